@@ -83,9 +83,12 @@ constexpr struct {
                      {"q_starts", &rapt_sdpa_args::q_starts, &Inputs::q_starts},
                      {"k_starts", &rapt_sdpa_args::k_starts, &Inputs::k_starts}};
 
-bool is_replaced_by_pages(const rapt_tensor* rapt_sdpa_args::*argument) {
+bool is_replaced_by_pages(const Problem& p, const rapt_tensor* rapt_sdpa_args::*argument) {
+  if (p.page_size == 0) return false;
   return argument == &rapt_sdpa_args::k || argument == &rapt_sdpa_args::v ||
-         argument == &rapt_sdpa_args::cu_seqlens_k || argument == &rapt_sdpa_args::seqused_k;
+         argument == &rapt_sdpa_args::cu_seqlens_k || argument == &rapt_sdpa_args::seqused_k ||
+         (argument == &rapt_sdpa_args::k_descale && p.k_scales == ScaleKind::token) ||
+         (argument == &rapt_sdpa_args::v_descale && p.v_scales == ScaleKind::token);
 }
 
 }  // namespace
@@ -100,11 +103,13 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.out = view("out", outputs.out);
   args.lse = view("lse", outputs.lse);
   for (const auto& [name, argument, tensor] : input_tensors)
-    if (p.page_size == 0 || !is_replaced_by_pages(argument)) args.*argument = view(name, in.*tensor);
+    if (!is_replaced_by_pages(p, argument)) args.*argument = view(name, in.*tensor);
   if (p.page_size > 0) {
     paged_ = std::make_unique<PagedKeys>(make_paged(p, in));
     args.k = view("k", paged_->k), args.v = view("v", paged_->v);
     args.block_table = view("block_table", paged_->block_table), args.seqused_k = view("seqused_k", paged_->seqused_k);
+    if (p.k_scales == ScaleKind::token) args.k_descale = view("k_descale", paged_->k_descale);
+    if (p.v_scales == ScaleKind::token) args.v_descale = view("v_descale", paged_->v_descale);
   }
   if (p.partial) args.sinks = nullptr;  // a partial state does not include sinks, because the merge adds them
   if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;

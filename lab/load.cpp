@@ -3,6 +3,7 @@
 #include "lab/load.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "check/poison.h"
 #include "lab/npy.h"
+#include "lab/pages.h"
 #include "problem/dtypes.h"
 #include "problem/hint.h"
 
@@ -68,10 +70,12 @@ class Loader {
     packed_ = in().cu_seqlens_q.present() || in().cu_seqlens_k.present();
     if (packed_ && !has_word("layout=")) words_.push_back("layout=bshd");  // packed files are [total, heads, dim]
     arrange();
-    if (!packed_ && !has_word("layout=")) loaded_.note = layout_note(in().q, in().k);
+    if (!packed_ && !paged() && !has_word("layout=")) loaded_.note = layout_note(in().q, in().k);
+    if (paged()) gather_keys();
     describe();
     parse();
     refuse_missing_tensors();
+    if (paged()) gather_descales();
     return std::move(loaded_);
   }
 
@@ -80,10 +84,10 @@ class Loader {
   HostTensor& tensor(const std::string& name) {
     for (const auto& [known, member] : known_tensors)
       if (name == known) return in().*member;
-    if (name == "block_table")
-      unsupported(path_, ": tensor 'block_table': paged keys and values are not supported yet");
+    if (name == "block_table") return block_table_;
     std::string list;
     for (const auto& [known, member] : known_tensors) list += std::string(" ") + known;
+    list += " block_table";
     invalid(path_, ": tensor ", in_quotes(name), ": must be one of", list);
   }
 
@@ -132,26 +136,108 @@ class Loader {
                                    : ": must be " + input_dtypes.names());
   }
 
+  bool paged() const { return block_table_.present(); }
+  Layout layout() const { return has_word("layout=bshd") ? Layout::bshd : Layout::bhsd; }
+
   // Reorders the dimensions from the stored order to the logical order, which is [batch, heads, seqlen, dim], or
-  // [total, heads, dim] for packed tensors.
+  // [total, heads, dim] for packed tensors. Keys and values in pages have pages as their batch.
   void arrange() {
-    const size_t rank = packed_ ? 3 : 4;
-    for (const char* name : {"q", "k", "v"})
-      if (tensor(name).shape.size() != rank)
-        invalid(path_, ": tensor '", name, "' has shape ", shape_text(tensor(name).shape), ": must be of rank ", rank,
-                packed_ ? " ([total, heads, dim], because cu_seqlens are given)" : " ([batch, heads, seqlen, dim])");
-    const bool swap = packed_ ? has_word("layout=bhsd") : has_word("layout=bshd");
-    const size_t first = packed_ ? 0 : 1;
     for (const char* name : {"q", "k", "v"}) {
-      if (!swap) break;
-      std::swap(tensor(name).shape[first], tensor(name).shape[first + 1]);
-      std::swap(tensor(name).strides[first], tensor(name).strides[first + 1]);
+      HostTensor& t = tensor(name);
+      const bool in_pages = paged() && *name != 'q', packed = packed_ && !in_pages;
+      if (t.shape.size() != (packed ? 3 : 4))
+        invalid(path_, ": tensor '", name, "' has shape ", shape_text(t.shape), ": must be of rank ",
+                packed     ? "3 ([total, heads, dim], because cu_seqlens are given)"
+                : in_pages ? "4 ([num_pages, heads, page_size, dim], because block_table is given)"
+                           : "4 ([batch, heads, seqlen, dim])");
+      if (layout() != (packed ? Layout::bhsd : Layout::bshd)) continue;
+      const size_t first = packed ? 0 : 1;
+      std::swap(t.shape[first], t.shape[first + 1]);
+      std::swap(t.strides[first], t.strides[first + 1]);
     }
     for (HostTensor* t : {&in().bias, &in().mask})
       for (; t->present() && t->shape.size() < 4;) {
         t->shape.insert(t->shape.begin(), 1);
         t->strides.insert(t->strides.begin(), 0);
       }
+  }
+
+  // The number in the word k4096; -1: there is no such word.
+  int64_t longest_in_words() const {
+    for (const std::string& word : words_) {
+      int64_t keys = 0;
+      const char* const end = word.data() + word.size();
+      if (!word.starts_with("k") || word.size() < 2) continue;
+      const auto [read, error] = std::from_chars(word.data() + 1, end, keys);
+      if (error == std::errc{} && read == end && keys >= 0) return keys;
+    }
+    return -1;
+  }
+
+  // Replaces keys and values in pages by dense or packed ones, in which rows without a key are 0.
+  void gather_keys() {
+    if (in().cu_seqlens_k.present())
+      invalid(path_,
+              ": tensor 'cu_seqlens_k': must be absent, because block_table is given; seqused_k has the lengths");
+    pages_k_ = in().k;
+    const HostTensor &k = pages_k_, v = in().v;
+    for (const size_t axis : {size_t{0}, size_t{1}, size_t{2}})
+      if (k.shape[axis] != v.shape[axis])
+        invalid(path_, ": tensor 'v' has shape ", shape_text(v.shape), ", k ", shape_text(k.shape),
+                ": pages, heads and page_size must be equal");
+    if (k.shape[3] != in().q.shape.back())
+      invalid(path_, ": tensor 'k' has head_dim ", k.shape[3], ", q ", in().q.shape.back(), ": must be equal");
+    if (!packed_ && block_table_.shape.size() == 2 && block_table_.shape[0] != in().q.shape[0])
+      invalid(path_, ": tensor 'block_table' has shape ", shape_text(block_table_.shape),
+              ": must be [batch, pages], and q has a batch of ", in().q.shape[0]);
+    const bool used = in().seqused_k.present();
+    places_ = read_places(path_, block_table_, k, longest_in_words(),
+                          used ? integers("seqused_k", in().seqused_k) : std::vector<int64_t>{});
+    in().k = gathered(k, k.shape.back()), in().v = gathered(v, v.shape.back());
+    say(concat("page=", places_.page_size));
+    if (!packed_) return;
+    in().seqused_k = {};
+    in().cu_seqlens_k = check::make_tensor(DType::i32, {static_cast<int64_t>(places_.lengths.size()) + 1});
+    int64_t end = 0;
+    for (size_t b = 0; b < places_.lengths.size(); ++b)
+      in().cu_seqlens_k.set({static_cast<int64_t>(b) + 1}, static_cast<double>(end += places_.lengths[b]));
+  }
+  HostTensor gathered(const HostTensor& pages, int64_t dim) const {
+    const int64_t heads = pages.shape[1], batch = block_table_.shape[0];
+    const std::vector<int64_t> shape = packed_ ? std::vector<int64_t>{places_.total(), heads, dim}
+                                               : std::vector<int64_t>{batch, heads, places_.longest, dim};
+    HostTensor to = check::make_strided(pages.dtype, shape, check::layout_strides(layout(), shape));
+    gather(places_, pages, to);
+    return to;
+  }
+
+  // The shape of descales of single keys in pages.
+  std::vector<int64_t> page_descale_shape() const { return {pages_k_.shape[0], places_.page_size, pages_k_.shape[1]}; }
+  // The same for the descales of single keys, [num_pages, page_size, heads]. They become [batch, heads, seqlen], packed
+  // [heads, total].
+  void gather_descales() {
+    const struct {
+      const char* name;
+      ScaleKind kind;
+      HostTensor& descale;
+    } both[] = {{"k_descale", loaded_.problem.k_scales, in().k_descale},
+                {"v_descale", loaded_.problem.v_scales, in().v_descale}};
+    for (const auto& [name, kind, descale] : both) {
+      if (kind != ScaleKind::token) continue;
+      if (descale.shape != page_descale_shape())
+        invalid(path_, ": tensor '", name, "' has shape ", shape_text(descale.shape),
+                ": must be [num_pages, page_size, heads_k] = ", shape_text(page_descale_shape()));
+      HostTensor pages = descale;  // as [num_pages, heads, page_size, 1]
+      std::swap(pages.shape[1], pages.shape[2]), std::swap(pages.strides[1], pages.strides[2]);
+      pages.shape.push_back(1), pages.strides.push_back(1);
+      const int64_t heads = pages.shape[1], total = places_.total();
+      descale = packed_ ? check::make_tensor(DType::f32, {heads, total})
+                        : check::make_tensor(DType::f32, {block_table_.shape[0], heads, places_.longest});
+      HostTensor to = descale;  // as [total, heads, 1] or [batch, heads, seqlen, 1]
+      if (packed_) std::swap(to.shape[0], to.shape[1]), std::swap(to.strides[0], to.strides[1]);
+      to.shape.push_back(1), to.strides.push_back(1);
+      gather(places_, pages, to);
+    }
   }
 
   bool has_word(const std::string& start) const {
@@ -272,6 +358,7 @@ class Loader {
     const auto blocks = [&](int64_t n) { return Shape{batch, heads, (rows + n - 1) / n}; };
     std::vector<std::pair<const char*, Shape>> kinds = {
         {"tensor", {}}, {"tensor", {1}}, {"head", {batch, heads}}, {"token", packed_ ? Shape{heads, rows} : blocks(1)}};
+    if (paged() && *name != 'q') kinds.back().second = page_descale_shape();
     if (!packed_) kinds.insert(kinds.end(), {{"block64", blocks(64)}, {"block128", blocks(128)}});
     if (*name == 'v') kinds.push_back({"channel", {batch, heads, t.shape.back()}});
     std::string fitting, all;
@@ -343,6 +430,8 @@ class Loader {
   std::vector<std::string> words_, derived_;
   LoadedProblem loaded_;
   bool packed_ = false;
+  HostTensor block_table_, pages_k_;  // keys in pages, if a block_table is given
+  PagePlaces places_;
 };
 
 }  // namespace

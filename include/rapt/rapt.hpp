@@ -277,7 +277,7 @@ struct SdpaOptions {
   std::optional<int64_t> max_seqlen_k = {};
   Tensor seqused_q = {};    // [batch]: number of valid queries; later rows get out = 0 and lse = -inf
   Tensor seqused_k = {};    // [batch]: number of valid keys
-  Tensor block_table = {};  // i32 [batch, pages]; not supported yet
+  Tensor block_table = {};  // i32 [batch, pages]: k and v are a paged cache [num_pages, heads_k, page_size, dim]
 
   std::optional<int64_t> q_start = {};  // position of the first query, for all sequences
   std::optional<int64_t> k_start = {};  // position of the first key, for all sequences

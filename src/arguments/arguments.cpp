@@ -133,8 +133,10 @@ ScaleKind read_descale(const char* name, const rapt_tensor* t, int32_t kind_code
   if (kind == ScaleKind::channel && which != 'v')
     invalid(which, "_scales = channel: per-channel scales are for v only");
   const bool paged = which != 'q' && p.page_size > 0;
-  if (paged && kind == ScaleKind::token)
-    unsupported(which, "_scales = token with block_table: scales of single keys in pages are not supported yet");
+  if (paged && kind == ScaleKind::token) {
+    require_shape(name, *t, {of.shape[0], of.shape[2], of.shape[1]}, "[num_pages, page_size, heads_k]");
+    return kind;
+  }
   const int64_t seqlen = which == 'q' ? p.seqlen_q : p.seqlen_k;
   require_scale_shape(name, *t, kind,
                       {p.batch, of.shape[1], seqlen, p.varlen && !paged ? of.shape[0] : -1, of.shape[of.rank - 1]});

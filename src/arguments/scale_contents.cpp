@@ -87,16 +87,32 @@ void check_head(const Values& v, ScaleKind kind, bool packed, const Positions& s
   }
 }
 
+// Checks the scales of single keys of sequence b in pages, [num_pages, page_size, heads_k].
+void check_pages(const rapt_sdpa_args& a, const Problem& p, const Values& v, int64_t b, int64_t keys) {
+  const auto strides = strides_of(v.tensor), table_strides = strides_of(*a.block_table);
+  for (int64_t i = 0; i * p.page_size < keys; ++i) {
+    const int64_t page = static_cast<const int32_t*>(a.block_table->data)[b * table_strides[0] + i * table_strides[1]];
+    const int64_t rows = std::min(p.page_size, keys - i * p.page_size);
+    const float* const first = static_cast<const float*>(v.tensor.data) + page * strides[0];
+    bool valid = true;
+    for (int64_t h = 0; h < p.heads_k; ++h) valid &= all_valid(first + h * strides[2], strides[1], rows, v.least);
+    for (int64_t row = 0; !valid && row < rows; ++row) check_run(v, {page, row}, 0, p.heads_k);
+  }
+}
+
 void check_descale(const rapt_sdpa_args& a, const Problem& p, const char* name, const rapt_tensor* t, ScaleKind kind) {
   if (t == nullptr) return;
   const Values v{name, *t, 0.0f, "a descale must be finite and not negative"};
   if (kind == ScaleKind::tensor) return check_run(v, {}, 0, 1);
-  const bool keys = name[0] != 'q';
+  const bool keys = name[0] != 'q', paged = keys && p.page_size > 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Positions s = positions_of(a, p, keys, b);
     if (s.count == 0) continue;
-    for (int64_t h = 0; h < (keys ? p.heads_k : p.heads_q); ++h)
-      check_head(v, kind, p.varlen && !(keys && p.page_size > 0), s, b, h);
+    if (paged && kind == ScaleKind::token) {
+      check_pages(a, p, v, b, s.count);
+      continue;
+    }
+    for (int64_t h = 0; h < (keys ? p.heads_k : p.heads_q); ++h) check_head(v, kind, p.varlen && !paged, s, b, h);
   }
 }
 

@@ -117,7 +117,7 @@ constexpr auto tensor_rows() {
       "\"tensor\": [] or [1]. \"head\": [batch, heads]. \"token\": [batch, heads, seqlen]. \"block64\", \"block128\": "
       "[batch, heads, ceil(seqlen / n)]. For v also \"channel\": [batch, heads_k, head_dim_v]. For packed tensors, "
       "\"token\": [heads, total]; blocks: [batch, heads, ceil(max_seqlen / n)], and the first block of each sequence "
-      "begins at its first row.";
+      "begins at its first row. With block_table, \"token\" for k and v: [num_pages, page_size, heads_k].";
   return std::array{
       TensorArgument{"out", &A::out, output, floats, of_out},  // outputs come first
       TensorArgument{"lse", &A::lse, output, f32, of_lse},

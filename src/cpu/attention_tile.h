@@ -144,6 +144,14 @@ inline KeyTiles<int64_t> keys_of_rows(const Tile& tile, const Rows& rows) {
   return keys;
 }
 
+// Returns key tile i of those that the rows visit. Past the last one, its count is 0.
+inline KeyTile key_tile(const AttentionParams& call, const KeyTiles<int64_t>& keys, int64_t i) {
+  if (i >= keys.count(call.block_n)) return {};
+  const int64_t first = (keys.first(call.block_n) + i) * call.block_n;
+  const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
+  return {first, static_cast<int>(end - first), keys.needs_mask(first, end)};
+}
+
 // NaN-safe path: adds each non-finite element of V to the rows that see its key (score above -inf).
 template <class Layout>
 void add_nonfinite_v(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Rows& rows,
@@ -171,12 +179,15 @@ void round_tile_p(const Call& call, int count, const Rows& rows, const Scratch& 
   }
 }
 
+// next: the following key tile; its count is 0 if there is none.
 template <class Layout>
-void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, bool nan_safe, Rows& rows,
-                      const Scratch& s) {
-  const Operand k = Layout::keys(call, tile, keys, s);
+void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, const KeyTile& next, bool nan_safe,
+                      Rows& rows, const Scratch& s) {
+  const auto k = Layout::keys(call, tile, keys, s);
   plan_prefetch(call.mask, rows.mask, keys, rows);
   plan_prefetch(call.bias, rows.bias, keys, rows);
+  if constexpr (Layout::capacity <= narrow_rows)
+    Layout::plan_row_prefetch(call, tile, call.v, call.head_dim_v, keys, rows.count * (keys.count / 4 + 1), rows, s);
   Layout::scores(call, k, keys.count, rows, s);
   apply_score_chain(TileScoreChain<Layout>{call, tile, keys, rows, s});
   if (nan_safe)
@@ -184,7 +195,9 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, b
   Layout::softmax(call, keys.count, rows, s);
   if (call.p_terms > 0) round_tile_p<Layout>(call, keys.count, rows, s);
   bool nonfinite = false;
-  const Operand v = Layout::values(call, tile, keys, nan_safe, nonfinite, s);
+  const auto v = Layout::values(call, tile, keys, nan_safe, nonfinite, s);
+  if constexpr (Layout::capacity <= narrow_rows)
+    Layout::plan_row_prefetch(call, tile, call.k, call.head_dim, next, rows.count * keys.count, rows, s);
   Layout::accumulate(call, v, keys.count, rows, s);
   if (nonfinite) add_nonfinite_v<Layout>(call, tile, keys, rows, s);
 }
@@ -264,12 +277,8 @@ void attend(const Call& call, const Tile& tile, int block_m, void* memory) {
       rows.max[r] = minus_infinity;
       rows.sum[r] = 0.0f;
     }
-    for (int64_t i = 0; i < keys.count(call.block_n); ++i) {
-      const int64_t first = (keys.first(call.block_n) + i) * call.block_n;
-      const int64_t end = first + call.block_n < keys.some.end ? first + call.block_n : keys.some.end;
-      const KeyTile key_tile{first, static_cast<int>(end - first), keys.needs_mask(first, end)};
-      attend_tile_keys<Layout>(call, tile, key_tile, nan_safe, rows, s);
-    }
+    for (int64_t i = 0; i < keys.count(call.block_n); ++i)
+      attend_tile_keys<Layout>(call, tile, key_tile(call, keys, i), key_tile(call, keys, i + 1), nan_safe, rows, s);
     if (nan_safe || all_finite(s.o, o_floats)) break;
   }
   add_mean_logits_to_max(call, rows);

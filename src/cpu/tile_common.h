@@ -35,6 +35,26 @@ struct BroadcastRows {
   bool evenly_spaced = true;
 };
 
+// Rows of K or V that the next step of a tile reads. While the narrow layout computes, it prefetches them to the L2
+// cache, some cache lines at a time. Used only if the rows are not adjacent in memory: the hardware prefetcher finds
+// adjacent rows by itself.
+struct RowPrefetch {
+  const void* const* rows = nullptr;
+  int count = 0;          // rows that are left
+  int64_t bytes = 0;      // of a row
+  int64_t at = 0;         // in the current row
+  int lines_at_once = 0;  // cache lines of one step
+
+  void step() {
+    for (int i = 0; i < lines_at_once && count > 0; ++i) {
+      __builtin_prefetch(static_cast<const char*>(*rows) + at, 0, 2);
+      at += 64;
+      if (at < bytes) continue;
+      at = 0, ++rows, --count;
+    }
+  }
+};
+
 // The rows of a tile: positions, and softmax state (running maximum and sum; rescale = exp(old maximum - new maximum)).
 struct Rows {
   static constexpr int capacity = 64;
@@ -47,6 +67,7 @@ struct Rows {
   BroadcastRows bias, mask;
   const char* prefetch_from[capacity];  // bias or mask of the current key tile, prefetch_bytes per row
   int64_t prefetch_bytes = 0;
+  RowPrefetch next;  // the rows of K or V that the next step reads
   // smooth_k: scale * q . k_mean, an addend of every logit of the row.
   alignas(64) float mean_logit[capacity];
   alignas(64) float max[capacity], sum[capacity], rescale[capacity];
@@ -82,30 +103,49 @@ struct KeyTile {
   bool partial = false;  // true if some key of the tile is masked for some row
 };
 
-// A key tile of K or V, in one of two forms. (1) `data` points to rows of 32-bit elements, in the tensor or in scratch.
-// (2) `codes` points to FP8 rows in the tensor, and `data` points to the factor of each row (tile_codes.h).
+// A key tile of K or V: rows of 32-bit elements, in the tensor or in scratch.
 struct Operand {
   const float* data = nullptr;
   int64_t stride = 0;
-  const uint8_t* codes = nullptr;
-  DType dtype = DType::f32;
 };
 
 // The rows of K or V of a tile's sequence and kv head.
 struct KeyRows {
+  const AttentionParams& call;
+  const Tile& tile;
   const PageTable& pages;
-  int64_t batch;
   KvView view;
 
-  KeyRows(const AttentionParams& call, const Tile& tile, const TensorRef& t)
-      : pages(call.pages), batch(tile.batch), view(call, t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k) {}
+  KeyRows(const AttentionParams& of_call, const Tile& of_tile, const TensorRef& t)
+      : call(of_call),
+        tile(of_tile),
+        pages(call.pages),
+        view(call, t, bytes_of(t.dtype), tile.batch, tile.head_k, tile.first_k) {}
 
   const char* base() const { return view.rows; }
   // The offset of key j from base(), in elements.
   int64_t offset(int64_t j) const {
-    return pages.present() ? view.paged_row(pages, batch, static_cast<int>(j)) : view.row(j);
+    return pages.present() ? view.paged_row(pages, tile.batch, static_cast<int>(j)) : view.row(j);
+  }
+  // The descale of key j; if descales are per channel, that of channel 0.
+  const float* descale(const ScaleRef& scale, int64_t j) const {
+    return kv_descale(call, scale, tile.batch, tile.head_k, tile.first_k, j);
   }
   int64_t pitch() const { return view.pitch(); }
+  // Returns whether the rows of the sequence follow each other in memory without large gaps.
+  bool are_adjacent(int64_t depth) const {
+    return !pages.present() && view.tensor.column == 1 && pitch() >= 0 && pitch() <= 2 * depth;
+  }
+  // Writes the address of each row of a key tile. Rows of a page are pitch() apart.
+  void write_addresses(const KeyTile& keys, const void** to) const {
+    const int64_t element = bytes_of(view.tensor.dtype), step = element * pitch();
+    const int64_t size = pages.present() ? pages.page_size.value : keys.count;
+    int64_t in_page = pages.present() ? keys.first % size : 0;
+    for (int n = 0; n < keys.count; in_page = 0) {
+      const char* row = base() + element * offset(keys.first + n);
+      for (; in_page < size && n < keys.count; ++in_page, row += step) to[n++] = row;
+    }
+  }
   // Returns whether the rows of the keys are pitch() apart: they are not paged, or in one page.
   bool are_even(const KeyTile& keys) const {
     if (!pages.present()) return true;
@@ -125,7 +165,7 @@ inline void widen_tile(const AttentionParams& call, const Tile& tile, const Tens
   const KeyRows rows(call, tile, t);
   for (int n = 0; n < keys.count; ++n) {
     float* row = dst + n * padded;
-    const float* factor = scale.present() ? scale.at(tile.batch, tile.head_k, tile.first_k, keys.first + n) : nullptr;
+    const float* factor = scale.present() ? rows.descale(scale, keys.first + n) : nullptr;
     read_elements(t.dtype, rows.base(), rows.offset(keys.first + n), t.column, depth, row,
                   factor != nullptr && !by_channel ? *factor : 1.0f);
     for (int64_t d = depth; d < padded; ++d) row[d] = 0.0f;
@@ -173,13 +213,16 @@ inline Operand float_operand(const AttentionParams& call, const Tile& tile, cons
 // The scratch arrays of one thread, in one allocation.
 struct Scratch {
   float *q, *scores, *masked_scores, *pairs, *k, *v, *o, *row;
+  const void **key_rows, **next_rows;  // addresses of the rows of key tiles
 
+  static constexpr int64_t floats_of_address = sizeof(void*) / sizeof(float);
   static constexpr int rows_at_once = 16;  // rows of q and o that are transposed together: one cache line of the result
 
   static int64_t align(int64_t floats) { return round_up(floats, 16); }
   static int64_t floats(const AttentionParams& call, int block_m) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
-    return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + rows_at_once * (d > dv ? d : dv);
+    return d * block_m + 3 * align(n * block_m) + n * d + n * dv + dv * block_m + rows_at_once * (d > dv ? d : dv) +
+           2 * align(n * floats_of_address);
   }
   Scratch(const AttentionParams& call, int block_m, void* memory) {
     const int64_t d = align(call.head_dim), dv = align(call.head_dim_v), n = call.block_n;
@@ -197,6 +240,8 @@ struct Scratch {
     v = take(n * dv);
     o = take(dv * block_m);
     row = take(rows_at_once * (d > dv ? d : dv));
+    key_rows = reinterpret_cast<const void**>(take(n * floats_of_address));
+    next_rows = reinterpret_cast<const void**>(take(n * floats_of_address));
   }
 };
 

@@ -18,20 +18,41 @@ struct Narrow {
     return r * Scratch::align(call.head_dim_v) + c;
   }
 
-  static Operand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
-    Operand k;
-    if (code_operand(call, tile, call.k, call.k_scale, keys, call.head_dim, s.k, k)) return k;
-    const bool in_place = readable_in_place(call.k, call.k_scale) && call.head_dim % lanes == 0;
-    return float_operand(call, tile, call.k, call.k_scale, keys, call.head_dim, in_place, s.k);
+  static RowOperand keys(const AttentionParams& call, const Tile& tile, const KeyTile& keys, const Scratch& s) {
+    return operand(call, tile, call.k, call.k_scale, keys, call.head_dim, false, s.key_rows, s.k);
   }
-  static Operand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
-                        bool& nonfinite, const Scratch& s) {
-    Operand v;
-    if (!nan_safe && code_operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, s.v, v)) return v;
-    const bool in_place = !nan_safe && readable_in_place(call.v, call.v_scale) && call.head_dim_v % lanes == 0;
-    v = float_operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, in_place, s.v);
-    nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, v.stride, s.v);
+  static RowOperand values(const AttentionParams& call, const Tile& tile, const KeyTile& keys, bool nan_safe,
+                           bool& nonfinite, const Scratch& s) {
+    const RowOperand v = operand(call, tile, call.v, call.v_scale, keys, call.head_dim_v, nan_safe, s.key_rows, s.v);
+    nonfinite = nan_safe && sanitize(keys.count, call.head_dim_v, round_up(call.head_dim_v, 16), s.v);
     return v;
+  }
+
+  // K or V of a key tile: its rows in the tensor if vectors can read them, otherwise floats in scratch. copied: always
+  // in scratch.
+  static RowOperand operand(const AttentionParams& call, const Tile& tile, const TensorRef& t, const ScaleRef& scale,
+                            const KeyTile& keys, int64_t depth, bool copied, const void** list, float* scratch) {
+    RowOperand result;
+    if (!copied && code_operand(call, tile, t, scale, keys, depth, list, scratch, result)) return result;
+    if (!copied && readable_in_place(t, scale) && depth % lanes == 0)
+      return rows_in_tensor(KeyRows(call, tile, t), keys, list);
+    const int64_t padded = round_up(depth, 16);
+    widen_tile(call, tile, t, scale, keys, depth, padded, scratch);
+    result = {};
+    result.first = reinterpret_cast<const char*>(scratch), result.step = padded * int64_t{sizeof(float)};
+    return result;
+  }
+
+  // Plans to prefetch the rows of K or V of a key tile within `steps` steps.
+  static void plan_row_prefetch(const AttentionParams& call, const Tile& tile, const TensorRef& t, int64_t depth,
+                                const KeyTile& keys, int64_t steps, Rows& rows, const Scratch& s) {
+    const KeyRows of(call, tile, t);
+    rows.next = {};
+    if (of.are_adjacent(depth) || t.column != 1 || keys.count == 0) return;
+    of.write_addresses(keys, s.next_rows);
+    rows.next.rows = s.next_rows, rows.next.count = keys.count, rows.next.bytes = depth * bytes_of(t.dtype);
+    const int64_t lines = keys.count * ((rows.next.bytes + 63) / 64);
+    rows.next.lines_at_once = static_cast<int>((lines + steps - 1) / steps);
   }
 
   static void load_queries(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
@@ -48,36 +69,45 @@ struct Narrow {
     for (int r = 0; r < rows.count; ++r) f(r, s.o + output_index(call, r, 0));
   }
 
-  template <int keys>
-  static void dot(const float* q, const float* k, int64_t k_stride, int64_t depth, float scale, float* dst) {
+  // dst[n + i] = scale * sum over d of q[d] * k[n + i][d], i < keys.
+  template <int keys, class RowAt>
+  static void dot(const float* q, const RowAt& k, int64_t n, int64_t depth, float scale, float* dst) {
     Vec sum[keys];
-    unroll<keys>([&](auto i) { sum[i.value] = zero(); });
+    const float* row[keys];
+    unroll<keys>([&](auto i) {
+      row[i.value] = static_cast<const float*>(k(n + i.value));
+      sum[i.value] = zero();
+    });
     for (int64_t d = 0; d < depth; d += lanes) {
       const Vec x = load(q + d);
-      unroll<keys>([&](auto i) { sum[i.value] = fma(x, load(k + i.value * k_stride + d), sum[i.value]); });
+      unroll<keys>([&](auto i) { sum[i.value] = fma(x, load(row[i.value] + d), sum[i.value]); });
     }
-    unroll<keys>([&](auto i) { dst[i.value] = reduce_add(sum[i.value]) * scale; });
+    unroll<keys>([&](auto i) { dst[n + i.value] = reduce_add(sum[i.value]) * scale; });
   }
 
   static void load_mean_logits(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int64_t d = 0; d < padded; ++d) s.row[d] = d < call.head_dim ? key_mean(call, tile, d) : 0.0f;
-    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, s.row, 0, padded, call.scale, &rows.mean_logit[r]);
+    const auto mean = [&](int64_t) { return static_cast<const void*>(s.row); };
+    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, mean, 0, padded, call.scale, &rows.mean_logit[r]);
   }
 
-  static void scores(const AttentionParams& call, const Operand& k, int count, const Rows& rows, const Scratch& s) {
-    if (k.codes != nullptr) return scores_of_codes(k, count, call.head_dim, call.scale, s.q, s.scores);
+  static void scores(const AttentionParams& call, const RowOperand& k, int count, Rows& rows, const Scratch& s) {
+    if (k.factors != nullptr) return scores_of_codes(k, count, call.head_dim, call.scale, s.q, rows.next, s.scores);
     constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);
-    for (int r = 0; r < rows.count; ++r) {
-      const float* q = s.q + r * padded;
-      float* dst = s.scores + score_index(call, r, 0);
-      int n = 0;
-      for (; n + keys_at_once <= count; n += keys_at_once) {
-        dot<keys_at_once>(q, k.data + n * k.stride, k.stride, depth, call.scale, dst + n);
+    with_rows(k, [&](const auto& row) {
+      for (int r = 0; r < rows.count; ++r) {
+        const float* q = s.q + r * padded;
+        float* dst = s.scores + score_index(call, r, 0);
+        int64_t n = 0;
+        for (; n + keys_at_once <= count; n += keys_at_once) {
+          rows.next.step();
+          dot<keys_at_once>(q, row, n, depth, call.scale, dst);
+        }
+        for (; n < count; ++n) dot<1>(q, row, n, depth, call.scale, dst);
       }
-      for (; n < count; ++n) dot<1>(q, k.data + n * k.stride, k.stride, depth, call.scale, dst + n);
-    }
+    });
   }
 
   static void softmax(const AttentionParams& call, int count, Rows& rows, const Scratch& s) {
@@ -104,13 +134,17 @@ struct Narrow {
     }
   }
 
-  template <int vectors>
-  static void accumulate_pv(const float* p, const float* v, int64_t v_stride, int count, float rescale, float* o) {
+  // o = o * rescale + sum over n of p[n] * v[n], for some vectors from channel c on.
+  template <int vectors, class RowAt>
+  static void accumulate_pv(const float* p, const RowAt& v, int64_t c, int count, float rescale, RowPrefetch& next,
+                            float* o) {
     Vec sum[vectors];
     unroll<vectors>([&](auto i) { sum[i.value] = zero(); });
-    for (int n = 0; n < count; ++n, v += v_stride) {
+    for (int n = 0; n < count; ++n) {
+      next.step();
+      const float* const row = static_cast<const float*>(v(n)) + c;
       const Vec weight = splat(p[n]);
-      unroll<vectors>([&](auto i) { sum[i.value] = fma(weight, load(v + i.value * lanes), sum[i.value]); });
+      unroll<vectors>([&](auto i) { sum[i.value] = fma(weight, load(row + i.value * lanes), sum[i.value]); });
     }
     unroll<vectors>([&](auto i) {
       float* at = o + i.value * lanes;
@@ -118,18 +152,22 @@ struct Narrow {
     });
   }
 
-  static void accumulate(const AttentionParams& call, const Operand& v, int count, const Rows& rows, const Scratch& s) {
-    if (v.codes != nullptr) return accumulate_codes(v, count, call.head_dim_v, s.scores, rows.rescale[0], s.o);
+  static void accumulate(const AttentionParams& call, const RowOperand& v, int count, Rows& rows, const Scratch& s) {
+    if (v.factors != nullptr)
+      return accumulate_codes(v, count, call.head_dim_v, s.scores, rows.rescale[0], rows.next, s.o);
     constexpr int vectors_at_once = 8;
     const int64_t vectors = round_up(call.head_dim_v, lanes) / lanes;
-    for (int r = 0; r < rows.count; ++r) {
-      const float* p = s.scores + score_index(call, r, 0);
-      float* o = s.o + output_index(call, r, 0);
-      int64_t i = 0;
-      for (; i + vectors_at_once <= vectors; i += vectors_at_once)
-        accumulate_pv<vectors_at_once>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
-      for (; i < vectors; ++i) accumulate_pv<1>(p, v.data + i * lanes, v.stride, count, rows.rescale[r], o + i * lanes);
-    }
+    with_rows(v, [&](const auto& row) {
+      for (int r = 0; r < rows.count; ++r) {
+        const float* p = s.scores + score_index(call, r, 0);
+        float* o = s.o + output_index(call, r, 0);
+        const float rescale = rows.rescale[r];
+        int64_t i = 0;
+        for (; i + vectors_at_once <= vectors; i += vectors_at_once)
+          accumulate_pv<vectors_at_once>(p, row, i * lanes, count, rescale, rows.next, o + i * lanes);
+        for (; i < vectors; ++i) accumulate_pv<1>(p, row, i * lanes, count, rescale, rows.next, o + i * lanes);
+      }
+    });
   }
 };
 

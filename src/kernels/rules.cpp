@@ -1,16 +1,10 @@
 // Implements rules.h.
 #include "kernels/rules.h"
 
-#include <utility>
-
 namespace rapt {
 
 bool refused_by_all(const char* family, const Problem& p, std::string* why) {
   if (p.op != Op::forward) return !refuse(family, why, "op is not forward attention");
-  for (const auto& [name, kind] : {std::pair{"k_scales", p.k_scales}, {"v_scales", p.v_scales}})
-    if (p.page_size > 0 && kind == ScaleKind::token)
-      return !refuse(family, why, name, "=token with page=", p.page_size,
-                     ": scales of single keys in pages are not supported yet");
   if (!p.mod.empty()) return !refuse(family, why, "mod=", p.mod, ": score modifications are not supported");
   return false;
 }

@@ -41,7 +41,10 @@ BroadcastRef broadcast_ref(const rapt_tensor* t) {
   return {t->data, static_cast<DType>(t->dtype), stride[0], stride[1], stride[2], stride[3]};
 }
 
-ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, bool varlen) {
+// The layout of the rows that descales belong to.
+enum class RowLayout { dense, packed, paged };
+
+ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, RowLayout layout) {
   if (t == nullptr) return {};
   const auto s = strides_of(*t);
   ScaleRef ref;
@@ -52,11 +55,12 @@ ScaleRef scale_ref(const rapt_tensor* t, ScaleKind kind, bool varlen) {
     case ScaleKind::tensor: break;
     case ScaleKind::head: ref.batch = s[0], ref.head = s[1]; break;
     case ScaleKind::token:
-      ref.packed_rows = varlen;
-      if (varlen)
-        ref.head = s[0], ref.position = s[1];
-      else
-        ref.batch = s[0], ref.head = s[1], ref.position = s[2];
+      ref.packed_rows = layout == RowLayout::packed;
+      switch (layout) {
+        case RowLayout::dense: ref.batch = s[0], ref.head = s[1], ref.position = s[2]; break;
+        case RowLayout::packed: ref.head = s[0], ref.position = s[1]; break;
+        case RowLayout::paged: ref.batch = s[0], ref.position = s[1], ref.head = s[2]; break;
+      }
       break;
     case ScaleKind::block64:
     case ScaleKind::block128: ref.batch = s[0], ref.head = s[1], ref.position = s[2]; break;
@@ -107,9 +111,11 @@ AttentionParams attention_params(const rapt_sdpa_args& a, const Problem& p) {
   if (paged) params.pages = page_table(a);
   params.out = tensor_ref(*a.out, p.varlen);
   if (a.lse != nullptr) params.lse = lse_ref(*a.lse, p.varlen);
-  params.q_scale = scale_ref(a.q_descale, p.q_scales, p.varlen);
-  params.k_scale = scale_ref(a.k_descale, p.k_scales, packed_keys);
-  params.v_scale = scale_ref(a.v_descale, p.v_scales, packed_keys);
+  const RowLayout queries = p.varlen ? RowLayout::packed : RowLayout::dense;
+  const RowLayout keys = paged ? RowLayout::paged : queries;
+  params.q_scale = scale_ref(a.q_descale, p.q_scales, queries);
+  params.k_scale = scale_ref(a.k_descale, p.k_scales, keys);
+  params.v_scale = scale_ref(a.v_descale, p.v_scales, keys);
   if (a.k_mean != nullptr) {
     const auto s = strides_of(*a.k_mean);
     params.k_mean = static_cast<const float*>(a.k_mean->data);

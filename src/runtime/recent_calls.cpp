@@ -128,15 +128,16 @@ void RecentCall::find_extents() {
   const Extent rows_q{static_cast<int8_t>(varlen ? 2 : 0)}, rows_k{static_cast<int8_t>(varlen ? 3 : 1)};
   const int axis = varlen ? 0 : 2;
   set(facts(&rapt_sdpa_args::q), axis, rows_q), set(facts(&rapt_sdpa_args::out), axis, rows_q);
-  set(facts(&rapt_sdpa_args::k), axis, rows_k), set(facts(&rapt_sdpa_args::v), axis, rows_k);
+  const bool paged = problem_.page_size > 0;  // the sizes of a cache do not follow from lengths
+  if (!paged) set(facts(&rapt_sdpa_args::k), axis, rows_k), set(facts(&rapt_sdpa_args::v), axis, rows_k);
   Facts& lse = facts(&rapt_sdpa_args::lse);
   set(lse, lse.rank - 1, rows_q);
   for (Facts* const of : {&facts(&rapt_sdpa_args::bias), &facts(&rapt_sdpa_args::mask)})
     for (int i = 1; i <= std::min(of->rank, 2); ++i)
       if (of->shape[static_cast<size_t>(of->rank - i)] != 1) set(*of, of->rank - i, {static_cast<int8_t>(2 - i)});
   descale(facts(&rapt_sdpa_args::q_descale), problem_.q_scales, rows_q, 0);
-  descale(facts(&rapt_sdpa_args::k_descale), problem_.k_scales, rows_k, 1);
-  descale(facts(&rapt_sdpa_args::v_descale), problem_.v_scales, rows_k, 1);
+  descale(facts(&rapt_sdpa_args::k_descale), problem_.k_scales, paged ? Extent{} : rows_k, 1);
+  descale(facts(&rapt_sdpa_args::v_descale), problem_.v_scales, paged ? Extent{} : rows_k, 1);
 }
 
 // Checks the limits on numbers of elements, for the longest lengths of the length class. The product is computed in
@@ -201,7 +202,10 @@ RecentCall::RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Pr
     if (facts_[i].present && !compute_byte_range(facts_[i])) context_id_ = 0;  // makes it match no call
   }
   find_extents();
-  can_follow_ = args.block_table == nullptr && length_class_fits_limits();
+  can_follow_ = length_class_fits_limits();
+  if (problem_.page_size == 0) return;
+  can_follow_ = can_follow_ && args.k->shape[0] > 0;
+  if (__builtin_mul_overflow(args.block_table->shape[1], problem_.page_size, &most_keys_)) most_keys_ = INT64_MAX;
 }
 
 bool RecentCall::can_remember(const rapt_sdpa_args& args) {
@@ -223,12 +227,22 @@ bool RecentCall::same_layouts(const rapt_sdpa_args& args) const {
   return true;
 }
 
+// The lengths that `args` asks for. A length that breaks a rule of paged keys becomes -1.
+RecentCall::Lengths RecentCall::lengths_of(const rapt_sdpa_args& args) const {
+  const bool varlen = problem_.varlen;
+  Lengths asked{varlen ? args.max_seqlen_q : args.q->shape[2], varlen ? args.max_seqlen_k : args.k->shape[2],
+                varlen ? args.q->shape[0] : 0, varlen ? args.k->shape[0] : 0};
+  if (problem_.page_size == 0) return asked;
+  const bool given = (args.has & RAPT_HAS_MAX_SEQLEN_K) != 0;  // otherwise the table gives the length
+  asked[1] = !given ? problem_.seqlen_k : args.max_seqlen_k <= most_keys_ ? args.max_seqlen_k : -1;
+  asked[3] = problem_.total_k;
+  return asked;
+}
+
 bool RecentCall::follow(const rapt_sdpa_args& args) {
   if (!can_follow_) return false;
   const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
-  const Lengths now = lengths(), asked = problem_.varlen ? Lengths{args.max_seqlen_q, args.max_seqlen_k,
-                                                                   args.q->shape[0], args.k->shape[0]}
-                                                         : Lengths{args.q->shape[2], args.k->shape[2], 0, 0};
+  const Lengths now = lengths(), asked = lengths_of(args);
   for (size_t i = 0; i < now.size(); ++i) {
     if (asked[i] == now[i]) continue;
     if (asked[i] < 0 || asked[i] >= Band::longest) return false;

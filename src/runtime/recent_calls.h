@@ -67,12 +67,14 @@ class RecentCall {
   static bool same_layout(const Facts& facts, const rapt_tensor* tensor);
   static bool has_sizes(const Facts& facts, const rapt_tensor* tensor, const Lengths& lengths);
   Lengths lengths() const;
+  Lengths lengths_of(const rapt_sdpa_args& args) const;
   void find_extents();
   bool length_class_fits_limits();
   bool update_layout(size_t argument, const rapt_tensor* tensor);
 
   uint64_t context_id_ = 0;
   bool can_follow_ = false;
+  int64_t most_keys_ = 0;                               // paged keys: the keys of a row of block_table
   Lengths longest_{};                                   // longest lengths of the classes; valid if can_follow_
   rapt_sdpa_args args_{};                               // only its values are valid; its pointers are old
   std::array<Facts, tensor_arguments.size()> facts_{};  // in the order of tensor_arguments

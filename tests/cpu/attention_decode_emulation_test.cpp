@@ -25,27 +25,23 @@ alignas(1024) char decode_memory[227 << 10];
 namespace rapt::test {
 namespace {
 
-TEST(BlockLine, RangesCoverEachBlockOnceAndDifferByAtMostOneBlock) {
+TEST(BlockLine, RangesCoverEachBlockOnceAndHaveEqualSizes) {
   for (unsigned blocks = 1; blocks < 60; ++blocks)
     for (unsigned grid = 1; grid < 40; ++grid)
       for (const unsigned least : {1u, 2u, 7u}) {
         const BlockLine line = BlockLine::of(blocks, grid, least);
-        ASSERT_GE(line.ctas, 1u);
-        ASSERT_LE(line.ctas, std::min(grid, blocks));
-        ASSERT_EQ(line.begin(0), 0u);
-        ASSERT_EQ(line.begin(line.ctas), blocks);
-        unsigned smallest = blocks, largest = 0;
-        for (unsigned cta = 0; cta < line.ctas; ++cta) {
-          const unsigned size = line.begin(cta + 1) - line.begin(cta);
-          smallest = std::min(smallest, size), largest = std::max(largest, size);
-          for (unsigned block = line.begin(cta); block < line.begin(cta + 1); ++block)
-            ASSERT_EQ(line.owner(block), cta) << blocks << " blocks, " << line.ctas << " CTAs";
+        const unsigned size = std::max((blocks + grid - 1) / grid, least);
+        unsigned block = 0;
+        for (unsigned cta = 0; cta < grid; ++cta) {
+          ASSERT_EQ(line.begin(cta), block);
+          for (unsigned i = 0; i < size && block < blocks; ++i, ++block)
+            ASSERT_EQ(line.owner(block), cta) << blocks << " blocks, " << grid << " CTAs";
         }
-        ASSERT_LE(largest, smallest + 1);
-        ASSERT_GE(smallest, std::min(least, blocks));
+        ASSERT_EQ(block, blocks);
+        ASSERT_EQ(line.begin(grid), blocks);
       }
-  EXPECT_EQ(BlockLine::of(0, 8, 1).ctas, 0u);
-  constexpr BlockLine most{0x7fffffffu, 264};
+  EXPECT_EQ(BlockLine::of(0, 8, 1).begin(0), 0u);
+  const BlockLine most = BlockLine::of(0x7fffffffu, 264, 1);
   EXPECT_EQ(most.begin(264), 0x7fffffffu);
   EXPECT_EQ(most.owner(0x7ffffffeu), 263u);
 }
@@ -56,7 +52,7 @@ TEST(TileParts, SlotsAreDistinct) {
   const unsigned all = std::accumulate(tiles.begin(), tiles.end(), 0u);
   for (unsigned grid = 1; grid <= all; ++grid) {
     const BlockLine line = BlockLine::of(all, grid, 1);
-    std::vector<int> used(2 * line.ctas);
+    std::vector<int> used(2 * grid);
     unsigned first = 0;
     for (const unsigned blocks : tiles) {
       const TileParts parts = TileParts::of(line, first, blocks);
@@ -78,7 +74,7 @@ constexpr Sm80Config config_of(DType dtype, int dim, int heads, int block_m, int
   return c;
 }
 
-// How a launch runs: the grid, whether the last CTA runs first, and the fewest blocks of a CTA.
+// How a launch runs: the largest grid, whether the last CTA runs first, and the fewest blocks of a CTA.
 struct Launch {
   unsigned ctas = 1;
   bool reversed = false;
@@ -89,16 +85,25 @@ template <const Sm80Config& cfg>
 void run(const Problem& p, const AttentionParams& attention, const Launch& how) {
   DecodeParams params;
   params.sm80.attention = attention;
-  params.row_tiles = static_cast<int>((p.seqlen_q * p.group() + cfg.block_m - 1) / cfg.block_m);
+  const auto row_tiles = static_cast<unsigned>((p.seqlen_q * p.group() + cfg.block_m - 1) / cfg.block_m),
+             tiles = static_cast<unsigned>(p.batch * p.heads_k) * row_tiles;
+  params.row_tiles = FastDivmod::by(row_tiles), params.heads_k = FastDivmod::by(static_cast<unsigned>(p.heads_k));
   params.least_blocks = how.least_blocks;
+  unsigned ctas = how.ctas;
+  if (!attention.has_lists()) {
+    const unsigned most = how.least_blocks > 1 ? 2 : ~0u;
+    ctas = divide_equal_tiles(params, cfg, tiles, how.ctas, most);
+    EXPECT_LE(ctas, std::max(tiles, how.ctas));
+    EXPECT_LE(params.parts.value, most);
+  }
   std::vector<float> slots(2 * how.ctas * static_cast<size_t>(decode_slot_floats(cfg)), std::nanf(""));
-  std::vector<unsigned> arrivals(static_cast<size_t>(p.batch * p.heads_k * params.row_tiles));
+  std::vector<unsigned> arrivals(tiles);
   params.slots = slots.data(), params.arrivals = arrivals.data();
-  for (unsigned i = 0; i < how.ctas; ++i) {
-    const unsigned cta = how.reversed ? how.ctas - 1 - i : i;
+  for (unsigned i = 0; i < ctas; ++i) {
+    const unsigned cta = how.reversed ? ctas - 1 - i : i;
     cuda_emulation::launch(1, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(decode_memory),
                            static_cast<size_t>(smem_bytes(cfg)) / sizeof(float), [&] {
-                             blockIdx.x = cta, gridDim.x = how.ctas;
+                             blockIdx.x = cta, gridDim.x = ctas;
                              attention_decode<cfg>(params);
                            });
   }
@@ -194,6 +199,30 @@ TEST_F(DecodeEmulated, Fp8) {
     expect_right<token>("e5m2 out=bf16 b2 h4:2 q3 k200 d64 scales=token lse", hidden, {ctas});
     expect_right<block>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 scales=block64 lse", normal, {ctas});
   }
+  static constexpr auto paged = [](Sm80Config c) {
+    c.paged = true;
+    return c;
+  };
+  static constexpr Sm80Config paged_token = paged(token), paged_block = paged(block);
+  for (const std::string size : {" page=1", " page=7", " page=64", " page=256"}) {
+    expect_right<paged_token>("e5m2 out=bf16 b3 h4:2 q3 k200 d64 seqused=200,0,33 scales=token lse" + size, hidden,
+                              {9});
+    expect_right<paged_block>("e4m3 out=bf16 b2 h4:2 q3 k200 d64 seqused=70,200 scales=block64 lse" + size, normal,
+                              {9});
+  }
+}
+
+TEST_F(DecodeEmulated, Pages) {
+  static constexpr Sm80Config cfg = [] {
+    Sm80Config c = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+    c.paged = true;
+    return c;
+  }();
+  for (const std::string size : {" page=1", " page=5", " page=16", " page=100", " page=512"})
+    for (const unsigned ctas : {1u, 11u}) {
+      expect_right<cfg>("bf16 b6 h4:2 q1 k300 d32 seqused=300,0,1,64,65,32 lse" + size, hidden, {ctas, true});
+      expect_right<cfg>("bf16 h4:2 d32 varlen=1:300,0:40,5:0,3:70,9:33 lse sinks" + size, normal, {ctas});
+    }
 }
 
 }  // namespace

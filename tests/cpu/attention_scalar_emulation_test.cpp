@@ -96,6 +96,15 @@ bool run_fp8(const ScalarConfig& c, const AttentionParams& p) {
       c, p);
 }
 
+constexpr ScalarConfig paged(ScalarConfig c) {
+  c.paged = true;
+  return c;
+}
+bool run_paged(const ScalarConfig& c, const AttentionParams& p) {
+  return run_one_of<paged(config_of(f32)), paged(config_of(bf16)), paged(fp8(e5m2, f32, 0, false)),
+                    paged(fp8(sim8, f32, 0, true))>(c, p);
+}
+
 bool run_types(const ScalarConfig& c, const AttentionParams& p) {
   return run_one_of<config_of(f16), config_of(bf16), config_of(f32, 128, 64), config_of(f32, 128, 128),
                     config_of(f16, 256, 256), config_of(f32, 256, 128), config_of(f32, 64, 256),
@@ -116,7 +125,8 @@ void emulated(const Problem& problem, const check::Inputs& inputs, const check::
   const check::SdpaCall call(problem, inputs, outputs);
   const AttentionParams params = attention_params(call.args, problem);
   const ScalarConfig config = attention_scalar.configure(problem, gpu()).as<ScalarConfig>();
-  if (!run_masks(config, params) && !run_types(config, params) && !run_fp8(config, params))
+  if (!run_masks(config, params) && !run_types(config, params) && !run_fp8(config, params) &&
+      !run_paged(config, params))
     unsupported("no such kernel in this test");
 }
 
@@ -193,6 +203,18 @@ TEST(AttentionScalarEmulated, Fp8Weights) {
         "e4m3 out=f16 b1 h1 q9 k70 d100 scales=head pv=fp8 smooth_k",
         "e4m3 out=f16 b1 h1 q3 k40 d300:260 scales=head pv=fp8x2 smooth_k"})
     expect_pass(line, Fill::normal);
+}
+
+// Keys in pages. NaN is in all rows of pages that no sequence uses, and in their descales.
+TEST(AttentionScalarEmulated, Pages) {
+  RAPT_NEEDS_FIBERS();
+  for (const std::string size : {" page=1", " page=7", " page=64", " page=256"}) {
+    expect_pass("f32 b2 h4:2 q9 k70 d32 seqused=70,9 causal lse" + size, Fill::hidden_nan);
+    expect_pass("bf16 h2 d32 varlen=17:40,0:5,9:33,1:0 lse" + size, Fill::normal);
+    expect_pass("e5m2 out=f32 b2 h4:2 q9 k70 d32 scales=token seqused=70,9 causal lse" + size, Fill::hidden_nan);
+    expect_pass("e5m2 out=f32 b2 h4:2 q9 k150 d32 scales=block64 seqused=150,70 lse" + size, Fill::normal);
+    expect_pass("sim8 out=f32 h2 d32 varlen=17:40,0:5,9:33,1:0 scales=token smooth_k lse" + size, Fill::normal);
+  }
 }
 
 // One key has all the weight, so its weight is exactly 1. There is also a row that sees only this key after masked

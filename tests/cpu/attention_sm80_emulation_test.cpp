@@ -672,6 +672,16 @@ TEST_F(Sm80Emulated, ScalesByRowKeyAndChannel) {
     return c;
   }();
   expect_right<terms>("e4m3 out=f32 b1 h2 q70 k150 d32 causal scales=token pv=fp8x2 lse", check::Fill::outlier);
+  static constexpr Sm80Config paged_token = [] {
+    Sm80Config c = token;
+    c.paged = true;
+    return c;
+  }();
+  for (const char* size : {" page=1", " page=7", " page=64", " page=256"}) {
+    expect_right<paged_token>(
+        std::string("e4m3 out=f32 b2 h4:2 q9 k150 d32 causal seqused=150,13 scales=token lse") + size, hidden);
+    expect_right<paged_token>(std::string("e4m3 out=f32 h2 d32 varlen=17:70,0:9,65:33,3:0 scales=token lse") + size);
+  }
   static constexpr Sm80Config channel = [] {
     Sm80Config c = config_of(DType::e4m3, 32, 80, 32, 64, 2, 1, 2);
     c.out = DType::bf16, c.k_descale_block = 128, c.v_channel_descales = true, c.scale_in_exp2 = false,

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -193,6 +194,21 @@ void expect_refused(Arguments a, const Row& row) {
 void reshape(Arguments& a, Slot slot, const std::vector<int64_t>& shape) { a.zero(slot, a[slot].dtype, shape); }
 void retype(Arguments& a, Slot slot, DType type) { a.zero(slot, type, a[slot].shape); }
 
+// The valid paged call with descales of single keys. Descales of rows that no sequence uses are NaN.
+Arguments paged_tokens() {
+  Arguments a = paged();
+  retype(a, k, DType::e4m3), retype(a, v, DType::e5m2);
+  for (const Slot s : {k_descale, v_descale}) {
+    a.zero(s, DType::f32, {9, 16, 2});
+    fill(a[s], [](const auto& at) {
+      const bool used = at[0] == 8 || at[0] == 0 || (at[0] == 3 && at[1] < 8) || (at[0] == 5 && at[1] < 5);
+      return used ? 1.0 : std::nan("");
+    });
+  }
+  a.args.k_scales = a.args.v_scales = RAPT_SCALE_TOKEN;
+  return a;
+}
+
 }  // namespace
 
 TEST(BadInput, TheUnchangedCallsAreAccepted) {
@@ -285,16 +301,34 @@ TEST(BadInput, Pages) {
                     },
                     {"cu_seqlens_k", "NULL", "block_table"}};
   expect_refused(packed(), both);
-  const Row scales = {"scales of single keys",
-                      [](Arguments& a) {
-                        retype(a, k, DType::e4m3);
-                        a.zero(k_descale, DType::f32, {9, 16, 2});
-                        a.args.k_scales = RAPT_SCALE_TOKEN;
-                      },
-                      {"k_scales", "token", "block_table"},
-                      false,
-                      RAPT_ERROR_UNSUPPORTED};
-  expect_refused(paged(), scales);
+}
+
+TEST(BadInput, DescalesOfSingleKeysInPages) {
+  Arguments valid = paged_tokens();
+  EXPECT_EQ(rapt_sdpa(nullptr, valid.build(), nullptr), RAPT_OK) << rapt_last_error();
+  const Row rows[] = {{"the shape of dense keys",
+                       [](Arguments& a) {
+                         reshape(a, k_descale, {2, 2, 48});
+                       },
+                       {"k_descale", "[2, 2, 48]", "[num_pages, page_size, heads_k]", "[9, 16, 2]"}},
+                      {"heads before rows",
+                       [](Arguments& a) {
+                         reshape(a, v_descale, {9, 2, 16});
+                       },
+                       {"v_descale", "[9, 2, 16]", "[9, 16, 2]"}},
+                      {"a negative descale",
+                       [](Arguments& a) {
+                         a[k_descale].set({3, 7, 1}, -1);
+                       },
+                       {"k_descale[3, 7, 1]", "-1", "negative"},
+                       true},
+                      {"a descale that is not a number",
+                       [](Arguments& a) {
+                         a[v_descale].set({5, 4, 0}, std::nan(""));
+                       },
+                       {"v_descale[5, 4, 0]", "nan", "finite"},
+                       true}};
+  for (const Row& row : rows) expect_refused(paged_tokens(), row);
 }
 
 TEST(BadInput, RequiredTensors) {

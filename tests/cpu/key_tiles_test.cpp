@@ -81,5 +81,22 @@ TEST(KvView, PagedRows) {
   EXPECT_EQ(view.paged_row(params.pages, 1, 16), 9000) << "clamped to the last page";
 }
 
+TEST(KvView, DescalesOfPagedKeys) {
+  float data[1] = {};
+  const int table[] = {9, 4, -1, 99};
+  AttentionParams params;
+  params.pages = {table, 2, 1, FastDivmod::by(16), 10};
+  ScaleRef token{data, 1000, 100, 10}, block{data, 1000, 100, 10};
+  token.rows = 1, block.rows = 64;
+  EXPECT_EQ(kv_descale(params, token, 0, 3, 0, 5) - data, 9000 + 300 + 50);
+  EXPECT_EQ(kv_descale(params, token, 0, 3, 0, 17) - data, 4000 + 300 + 10);
+  EXPECT_EQ(kv_descale(params, token, 1, 0, 0, 18) - data, 9000 + 20) << "clamped to the last page";
+  EXPECT_EQ(kv_descale(params, block, 1, 3, 0, 130) - data, 1000 + 300 + 20) << "blocks count positions";
+  params.pages = {};
+  EXPECT_EQ(kv_descale(params, token, 2, 3, 0, 17) - data, 2000 + 300 + 170);
+  token.packed_rows = true, token.batch = 0;
+  EXPECT_EQ(kv_descale(params, token, 2, 3, 40, 17) - data, 300 + 570);
+}
+
 }  // namespace
 }  // namespace rapt::test

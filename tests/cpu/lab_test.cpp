@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "check/fill.h"
+#include "check/paged.h"
 #include "jit/jit.h"
 #include "lab/commands.h"
 #include "lab/gpu_timer.h"
@@ -370,6 +372,86 @@ TEST_F(LabLoad, LayoutBshdKeepsLogicalValues) {
   EXPECT_EQ(back.inputs.q.at({1, 2, 4, 7}), in.q.at({1, 2, 4, 7}));
 }
 
+// Writes the tensors of a paged call: q, the pages of k and v, and their descales. Returns the path.
+std::string save_pages(const std::string& path, const Problem& problem, const check::Inputs& in,
+                       const std::vector<std::pair<std::string, check::HostTensor>>& instead = {}) {
+  const check::PagedKeys paged = check::make_paged(problem, in);
+  const auto stored = [&](check::HostTensor t) {
+    if (problem.layout == Layout::bshd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
+    return t;
+  };
+  std::map<std::string, check::HostTensor> tensors = {
+      {"q", as_stored(problem, in.q)},    {"k", stored(paged.k)},         {"v", stored(paged.v)},
+      {"block_table", paged.block_table}, {"seqused_k", paged.seqused_k}, {"cu_seqlens_q", in.cu_seqlens_q},
+      {"q_descale", in.q_descale},        {"k_descale", in.k_descale},    {"v_descale", in.v_descale}};
+  if (paged.k_descale.present()) tensors["k_descale"] = paged.k_descale;
+  if (paged.v_descale.present()) tensors["v_descale"] = paged.v_descale;
+  for (const auto& [name, tensor] : instead) tensors[name] = tensor;
+  std::vector<NamedTensor> present;
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.present()) present.push_back({name, tensor});
+  write_safetensors(path, present);
+  return path;
+}
+
+TEST_F(LabLoad, KeysInPages) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> lines_and_words = {
+      {"f16 b3 h4:2 q5 k70 d8:4 seqused=70,0,33 page=16 lse", {"k70"}},
+      {"f16 b2 h4:2 q5 k12 d8 seqused=7,12 page=4 layout=bshd causal lse", {"k12", "layout=bshd", "causal"}},
+      {"bf16 h4:2 d8 varlen=3:4,0:2,5:0,2:9 page=3 layout=bshd lse", {}},
+      {"q=bf16 k=e4m3 v=e5m2 b2 h4:2 q2 k40 d16 seqused=9,40 k_scales=token v_scales=channel page=8 lse", {"k40"}},
+      {"e4m3 out=f32 h4:2 d16 varlen=3:4,0:2,5:0,2:9 scales=token page=1 layout=bshd lse", {"out=f32"}},
+  };
+  for (const auto& [line, words] : lines_and_words) {
+    SCOPED_TRACE(line);
+    const Problem problem = parse_problem(line);
+    const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
+    const std::string path = save_pages(folder / "pages.safetensors", problem, in);
+    const LoadedProblem back = load_problem(path, words);
+    EXPECT_EQ(to_string(back.problem), to_string(problem));
+    const auto expect_key = [&](const std::vector<int64_t>& row) {  // all indices but the last
+      for (const auto member : {&check::Inputs::k, &check::Inputs::v}) {
+        std::vector<int64_t> at = row;
+        at.push_back((in.*member).shape.back() - 1);
+        EXPECT_EQ((back.inputs.*member).at(at), (in.*member).at(at));
+      }
+    };
+    if (problem.varlen)
+      for (int64_t j = 0; j < in.k.shape[0]; ++j) expect_key({j, 1});
+    else
+      for (int64_t b = 0; b < problem.batch; ++b)
+        for (int64_t j = 0; j < static_cast<int64_t>(in.seqused_k.at({b})); ++j) expect_key({b, 1, j});
+    std::string command = "run " + path + " --device cpu";
+    for (const std::string& word : words) command += " " + word;
+    const Outcome outcome = rapt(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  }
+}
+
+TEST_F(LabLoad, WrongPagesAreRefused) {
+  const Problem problem = parse_problem("f16 b2 h4:2 q5 k12 d8 seqused=7,12 page=4 lse");
+  const check::Inputs in = check::make_inputs(problem, check::Fill::normal, 1);
+  const auto why = [&](const std::vector<std::pair<std::string, check::HostTensor>>& instead,
+                       const std::vector<std::string>& words = {}) {
+    return failure(save_pages(folder / "pages.safetensors", problem, in, instead), words);
+  };
+  const auto has = [](const std::string& sentence, const char* part) {
+    EXPECT_NE(sentence.find(part), std::string::npos) << sentence;
+  };
+  check::HostTensor table = check::make_paged(problem, in).block_table, used = check::make_tensor(DType::i32, {2});
+  EXPECT_EQ(why({}), "");
+  has(why({}, {"k17"}), "but the word k17 says 17 keys: must be at most 16");
+  has(why({{"cu_seqlens_k", used}}), "rank 3");
+  used.set({1}, 17);
+  has(why({{"seqused_k", used}}), "holds 17 at 1: must be at most 16");
+  used.set({1}, 12);
+  table.set({1, 2}, 8);
+  has(why({{"block_table", table}}), "holds 8 at [1, 2]: must be a page of k, from 0 to 7");
+  has(why({{"block_table", check::make_tensor(DType::i32, {3, 4})}}), "q has a batch of 2");
+  has(why({{"v", check::make_tensor(DType::f16, {8, 2, 5, 8})}}), "pages, heads and page_size must be equal");
+  has(why({{"k", check::make_tensor(DType::f16, {8, 2, 4, 16})}}), "k' has head_dim 16, q 8");
+}
+
 TEST_F(LabLoad, FoldersOfNpyWithFortranOrderSayTheirStrides) {
   const check::HostTensor column_major = check::make_strided(DType::f32, {1, 2, 3, 8}, {48, 1, 2, 6});
   for (const char* name : {"q", "k", "v"})
@@ -391,7 +473,8 @@ TEST_F(LabLoad, BadInputEndsInOneSentence) {
   EXPECT_NE(failure(saved(plain), {"nonsense"}).find("'nonsense'"), std::string::npos);
   const check::HostTensor x = check::make_tensor(DType::f32, {1, 2, 1});
   EXPECT_NE(failure(saved(plain, {{"weights", x}}), {}).find("tensor 'weights': must be one of"), std::string::npos);
-  EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("not supported yet"), std::string::npos);
+  EXPECT_NE(failure(saved(plain, {{"block_table", x}}), {}).find("tensor 'block_table' is f32 of rank 3: must be i32"),
+            std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"q_descale", x}}), {}).find("q_scales=block64 or q_scales=block128"),
             std::string::npos);
   EXPECT_NE(failure(saved(plain, {{"q_descale", check::make_tensor(DType::f32, {9})}}), {})

@@ -154,7 +154,17 @@ TEST(RecentCalls, RangesFollowStrides) {
   EXPECT_FALSE(matches(known, owner, f.args));
 }
 
-// A call with any lengths in one buffer, dense or packed. It has every tensor whose shape contains a length.
+// The layout of a call: packed queries or not, and keys in pages or not.
+struct CallLayout {
+  bool packed = false, paged = false;
+};
+constexpr CallLayout dense{}, packed{true, false}, paged{false, true}, packed_and_paged{true, true};
+constexpr CallLayout layouts[] = {dense, packed, paged, packed_and_paged};
+const char* name_of(const CallLayout& layout) {
+  return layout.paged ? layout.packed ? "packed queries, pages" : "pages" : layout.packed ? "packed" : "dense";
+}
+
+// A call with any lengths in one buffer. It has every tensor whose shape contains a length.
 struct GrowingCall {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   std::array<std::array<int64_t, 4>, tensor_arguments.size()> shapes{}, strides{};
@@ -165,23 +175,30 @@ struct GrowingCall {
   struct Lengths {
     int64_t q, k, total_q = 0, total_k = 0;
   };
-  GrowingCall(bool packed, const Lengths& n) {
+  GrowingCall(const CallLayout& layout, const Lengths& n) {
     args.struct_size = sizeof args;
-    const int64_t rows_q = packed ? n.total_q : n.q, rows_k = packed ? n.total_k : n.k;
+    const int64_t rows_q = layout.packed ? n.total_q : n.q, rows_k = layout.packed ? n.total_k : n.k;
     const auto of = [&](int64_t heads, int64_t rows, int64_t dim) {
-      return packed ? std::vector<int64_t>{rows, heads, dim} : std::vector<int64_t>{2, heads, rows, dim};
+      return layout.packed ? std::vector<int64_t>{rows, heads, dim} : std::vector<int64_t>{2, heads, rows, dim};
     };
-    add("q", RAPT_E4M3, of(4, rows_q, 64)), add("k", RAPT_E4M3, of(2, rows_k, 64));
-    add("v", RAPT_E4M3, of(2, rows_k, 32)), add("out", RAPT_F16, of(4, rows_q, 32));
-    add("lse", RAPT_F32, packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
+    const auto of_keys = [&](int64_t dim) {
+      return layout.paged ? std::vector<int64_t>{70, 2, 16, dim} : of(2, rows_k, dim);
+    };
+    add("q", RAPT_E4M3, of(4, rows_q, 64)), add("k", RAPT_E4M3, of_keys(64));
+    add("v", RAPT_E4M3, of_keys(32)), add("out", RAPT_F16, of(4, rows_q, 32));
+    add("lse", RAPT_F32, layout.packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
     add("bias", RAPT_F16, {4, n.q, n.k}), add("mask", RAPT_U8, {n.k}), add("sinks", RAPT_F32, {4});
-    add("q_descale", RAPT_F32, packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
-    add("k_descale", RAPT_F32, {2, 2, (n.k + 63) / 64}), add("v_descale", RAPT_F32, {2, 2, 32});
-    args.q_scales = RAPT_SCALE_TOKEN, args.k_scales = RAPT_SCALE_BLOCK64, args.v_scales = RAPT_SCALE_CHANNEL;
+    add("q_descale", RAPT_F32, layout.packed ? std::vector<int64_t>{4, rows_q} : std::vector<int64_t>{2, 4, rows_q});
+    add("k_descale", RAPT_F32, {2, 2, (n.k + 63) / 64});
+    add("v_descale", RAPT_F32, layout.paged ? std::vector<int64_t>{70, 16, 2} : std::vector<int64_t>{2, 2, 32});
+    args.q_scales = RAPT_SCALE_TOKEN, args.k_scales = RAPT_SCALE_BLOCK64;
+    args.v_scales = layout.paged ? RAPT_SCALE_TOKEN : RAPT_SCALE_CHANNEL;
     add("seqused_k", RAPT_I32, {2});
-    if (!packed) return;
-    add("cu_seqlens_q", RAPT_I32, {3}), add("cu_seqlens_k", RAPT_I32, {3});
-    args.has = RAPT_HAS_MAX_SEQLEN_Q | RAPT_HAS_MAX_SEQLEN_K, args.max_seqlen_q = n.q, args.max_seqlen_k = n.k;
+    if (layout.packed) add("cu_seqlens_q", RAPT_I32, {3});
+    if (layout.packed && !layout.paged) add("cu_seqlens_k", RAPT_I32, {3});
+    if (layout.paged) add("block_table", RAPT_I32, {2, 80});
+    if (layout.packed) args.has |= RAPT_HAS_MAX_SEQLEN_Q, args.max_seqlen_q = n.q;
+    if (layout.packed || layout.paged) args.has |= RAPT_HAS_MAX_SEQLEN_K, args.max_seqlen_k = n.k;
   }
   GrowingCall(const GrowingCall&) = delete;
   GrowingCall& operator=(const GrowingCall&) = delete;
@@ -215,9 +232,9 @@ std::optional<Problem> full_check(const rapt_sdpa_args& args) {
 constexpr GrowingCall::Lengths short_ones{100, 992, 190, 1900}, other_ones{103, 1008, 192, 1919};
 
 TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
-  for (const bool packed : {false, true}) {
-    SCOPED_TRACE(packed ? "packed" : "dense");
-    const GrowingCall first(packed, short_ones), second(packed, other_ones);
+  for (const CallLayout& layout : layouts) {
+    SCOPED_TRACE(name_of(layout));
+    const GrowingCall first(layout, short_ones), second(layout, other_ones);
     const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
     ASSERT_TRUE(known && asked);
     RecentCall call(owner, first.args, *known, nullptr);
@@ -233,14 +250,16 @@ TEST(RecentCalls, LengthsOfTheSameClassesAreFollowed) {
 }
 
 TEST(RecentCalls, OtherClassesAreNotFollowed) {
-  for (const bool packed : {false, true})
+  for (const CallLayout& layout : layouts)
     for (const GrowingCall::Lengths& lengths : {GrowingCall::Lengths{105, 992, 190, 1900},
                                                 {100, 1025, 190, 1900},
                                                 {96, 992, 190, 1900},
                                                 {100, 992, 193, 1900},
                                                 {100, 992, 190, 1921}}) {
-      if (!packed && lengths.q == short_ones.q && lengths.k == short_ones.k) continue;
-      const GrowingCall first(packed, short_ones), second(packed, lengths);
+      const bool same_packed = (!layout.packed || lengths.total_q == short_ones.total_q) &&
+                               (!layout.packed || layout.paged || lengths.total_k == short_ones.total_k);
+      if (lengths.q == short_ones.q && lengths.k == short_ones.k && same_packed) continue;
+      const GrowingCall first(layout, short_ones), second(layout, lengths);
       const std::optional<Problem> known = full_check(first.args);
       ASSERT_TRUE(known && full_check(second.args));
       RecentCall call(owner, first.args, *known, nullptr);
@@ -249,13 +268,39 @@ TEST(RecentCalls, OtherClassesAreNotFollowed) {
     }
 }
 
+// A decode loop whose keys grow, without a maximum: the table gives the lengths, and only addresses and seqused_k
+// change.
+TEST(RecentCalls, PagedCallsWithoutAMaximumAreRepeated) {
+  GrowingCall call(paged, short_ones);
+  call.args.has = 0, call.args.max_seqlen_k = 0;
+  call.add("bias", RAPT_F16, {4, 100, 1280}), call.add("mask", RAPT_U8, {1280}),
+      call.add("k_descale", RAPT_F32, {2, 2, 20});
+  const RecentCall known(owner, call.args, *full_check(call.args), nullptr);
+  for (const char* name : {"q", "out", "block_table", "seqused_k"}) {
+    rapt_tensor& t = call.tensors[GrowingCall::index(name)];
+    t.data = static_cast<std::byte*>(t.data) + (1 << 20);
+  }
+  EXPECT_TRUE(matches(known, owner, call.args));
+}
+
+// Two rules of paged keys: the maximum must fit into the table, also within a class of lengths.
+TEST(RecentCalls, AMaximumBeyondTheTableIsNotFollowed) {
+  GrowingCall first(paged, {100, 992}), second(paged, {100, 1008}), third(paged, {100, 1009});
+  for (GrowingCall* call : {&first, &second, &third}) call->add("block_table", RAPT_I32, {2, 63});  // 1008 keys
+  RecentCall call(owner, first.args, *full_check(first.args), nullptr);
+  ASSERT_FALSE(full_check(third.args));
+  EXPECT_FALSE(follow(call, owner, third.args));
+  EXPECT_TRUE(follow(call, owner, second.args));
+}
+
 // Each size, stride, address and value gets unusual values. If RecentCalls accepts the changed call, the call must pass
 // the full check and give the same problem that is remembered.
 TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
   int64_t followed = 0, refused = 0;
-  const auto try_change = [&](bool packed, const std::function<void(GrowingCall&)>& change, const std::string& what) {
-    const GrowingCall first(packed, short_ones);
-    GrowingCall second(packed, other_ones);
+  const auto try_change = [&](const CallLayout& layout, const std::function<void(GrowingCall&)>& change,
+                              const std::string& what) {
+    const GrowingCall first(layout, short_ones);
+    GrowingCall second(layout, other_ones);
     RecentCall call(owner, first.args, *full_check(first.args), nullptr);
     change(second);
     const std::optional<Problem> asked = full_check(second.args);
@@ -265,40 +310,38 @@ TEST(RecentCalls, NothingIsFollowedThatWouldBeRefused) {
     ASSERT_TRUE(asked) << what << ": followed, but the long way refuses it";
     EXPECT_EQ(call.problem(), *asked) << what;
   };
-  for (const bool packed : {false, true})
+  for (const CallLayout& layout : layouts)
     for (size_t i = 0; i < tensor_arguments.size(); ++i) {
-      const std::string name = concat(tensor_arguments[i].name, packed ? ", packed" : "");
+      const std::string name = concat(tensor_arguments[i].name, ", ", name_of(layout));
       for (size_t d = 0; d < 4; ++d)
         for (const int64_t value : {-1, 0, 1, 2, 3, 4, 8, 16, 32, 64, 100, 103, 104, 192, 992, 1008, 1 << 28}) {
           const std::string where = concat(name, ", ", d, ", ", value);
           try_change(
-              packed, [&](GrowingCall& c) { c.shapes[i][d] = value; }, "shape of " + where);
+              layout, [&](GrowingCall& c) { c.shapes[i][d] = value; }, "shape of " + where);
           try_change(
-              packed, [&](GrowingCall& c) { c.strides[i][d] = value; }, "stride of " + where);
+              layout, [&](GrowingCall& c) { c.strides[i][d] = value; }, "stride of " + where);
           try_change(
-              packed, [&](GrowingCall& c) { c.strides[i][d] *= value; }, "factor of " + where);
+              layout, [&](GrowingCall& c) { c.strides[i][d] *= value; }, "factor of " + where);
         }
       for (const int64_t stride : {int64_t{1} << 40, int64_t{1} << 52, int64_t{1} << 58, INT64_MIN, INT64_MAX})
         for (size_t d = 0; d < 4; ++d)
           try_change(
-              packed, [&](GrowingCall& c) { c.strides[i][d] = stride; }, concat("stride of ", name));
+              layout, [&](GrowingCall& c) { c.strides[i][d] = stride; }, concat("stride of ", name));
       for (size_t other = 0; other < tensor_arguments.size(); ++other)
         try_change(
-            packed, [&](GrowingCall& c) { c.tensors[i].data = c.tensors[other].data; },
+            layout, [&](GrowingCall& c) { c.tensors[i].data = c.tensors[other].data; },
             concat(name, " at ", tensor_arguments[other].name));
       try_change(
-          packed, [&](GrowingCall& c) { c.args.*tensor_arguments[i].member = nullptr; }, "no " + name);
+          layout, [&](GrowingCall& c) { c.args.*tensor_arguments[i].member = nullptr; }, "no " + name);
       try_change(
-          packed, [&](GrowingCall& c) { c.tensors[i].strides = nullptr; }, "dense " + name);
+          layout, [&](GrowingCall& c) { c.tensors[i].strides = nullptr; }, "dense " + name);
       try_change(
-          packed, [&](GrowingCall& c) { c.tensors[i].dtype = RAPT_F32; }, "f32 " + name);
+          layout, [&](GrowingCall& c) { c.tensors[i].dtype = RAPT_F32; }, "f32 " + name);
     }
-  for (const int64_t length : {int64_t{-1}, int64_t{0}, int64_t{1007}, int64_t{1} << 41}) {
-    try_change(
-        true, [&](GrowingCall& c) { c.args.max_seqlen_k = length; }, "max_seqlen_k");
-    try_change(
-        false, [&](GrowingCall& c) { c.args.max_seqlen_k = length; }, "max_seqlen_k, dense");
-  }
+  for (const int64_t length : {int64_t{-1}, int64_t{0}, int64_t{1007}, int64_t{1281}, int64_t{1} << 41})
+    for (const CallLayout& layout : layouts)
+      try_change(
+          layout, [&](GrowingCall& c) { c.args.max_seqlen_k = length; }, concat("max_seqlen_k, ", name_of(layout)));
   EXPECT_GT(followed, 300);
   EXPECT_GT(refused, 1000);
 }
@@ -330,10 +373,10 @@ TEST(RecentCalls, PairsOfBiasAndMaskDoNotChange) {
                {{100, 1000, 190, 1900}, shift("bias", 4), true, true},
                {{100, 1000, 190, 1900}, shift("mask", 1), true, false},
                {{100, 1000, 190, 1900}, shift("mask", 2), true, true}};
-  for (const bool packed : {false, true})
+  for (const CallLayout& layout : layouts)
     for (const auto& one : calls)
       for (const auto& other : calls) {
-        GrowingCall first(packed, one.lengths), second(packed, other.lengths);
+        GrowingCall first(layout, one.lengths), second(layout, other.lengths);
         one.change(first), other.change(second);
         const std::optional<Problem> known = full_check(first.args), asked = full_check(second.args);
         ASSERT_TRUE(known && asked);

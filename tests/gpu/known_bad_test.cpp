@@ -110,8 +110,8 @@ const std::vector<Edit> edits_of_sm80_and_scalar = {
      "factor *= *p.q_scale.at(cta.batch, head_of<cfg>(cta, cta.first_row + row), cta.first_q, (cta.first_row + row) / "
      "cfg.packed_heads);",
      "factor *= 1.0f;", "e4m3 out=f16 b1 h2 q100 k70 d64 q_scales=block64", Fill::outlier},
-    {"sm80_token_scale_of_the_first_key", &attention_sm80, "sm80/descale.cuh",
-     "first[(key < last ? key : last) * stride]", "first[0]", "e4m3 out=f16 b1 h2 q64 k300 d64 scales=token"},
+    {"sm80_token_scale_of_the_first_key", &attention_sm80, "sm80/descale.cuh", "first[key * stride]", "first[0]",
+     "e4m3 out=f16 b1 h2 q64 k300 d64 scales=token"},
     {"sm80_channel_scale_as_tensor", &attention_sm80, "sm80/epilogue.cuh", "[column * p.v_scale.channel]", "[0]",
      "e4m3 out=f16 b2 h4:2 q33 k150 d32 q_scales=head k_scales=head v_scales=channel"},
     {"sm80_channels_out_of_order", &attention_sm80, "sm80/fragments.cuh", "(lane % 4 * 2 + i) * width",

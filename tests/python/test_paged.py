@@ -107,3 +107,41 @@ def test_the_flop_counter_counts_keys_in_use():
             backend="aot_eager",
         )
         assert torch.equal(compiled(queries), rapt.sdpa(queries, *caches, seqused_k=used, block_table=table, **options))
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 100])
+def test_scales_of_single_keys_are_in_pages(page_size):
+    torch.manual_seed(page_size)
+    q, k, v = torch.randn(4, 4, 2, 32), torch.randn(4, 2, 70, 32), torch.randn(4, 2, 70, 32)
+    used, lengths = torch.tensor(LENGTHS, dtype=torch.int32), LENGTHS
+    k8, v8 = rapt.quantize(k, scales="token"), rapt.quantize(v, scales="token")
+    kinds = {"k_scales": "token", "v_scales": "token"}
+    expected = rapt.sdpa(q, k8.codes, v8.codes, k_descale=k8.descale, v_descale=v8.descale, seqused_k=used, **kinds)
+
+    _, table = pages_of(k, lengths, page_size)
+    num_pages = int(table.max()) + 2
+    caches = [torch.full((num_pages, page_size, 2, 32), float("nan")).to(k8.codes.dtype) for _ in "kv"]
+    scales = [torch.full((num_pages, page_size, 2), float("nan")) for _ in "kv"]
+    for b, n in enumerate(lengths):
+        for j in range(n):
+            place = int(table[b, j // page_size]), j % page_size
+            for cache, scale, source in zip(caches, scales, (k8, v8)):
+                cache[place] = source.codes[b, :, j]
+                scale[place] = source.descale[b, :, j]
+
+    def paged(q):
+        return rapt.sdpa(
+            q,
+            *(cache.transpose(1, 2) for cache in caches),
+            k_descale=scales[0],
+            v_descale=scales[1],
+            seqused_k=used,
+            block_table=table,
+            **kinds,
+        )
+
+    assert torch.equal(paged(q), expected)
+    assert torch.equal(torch.compile(paged, fullgraph=True, backend="aot_eager")(q), expected)
+    with pytest.raises(rapt.InvalidArgument, match=r"k_descale.*\[num_pages, page_size, heads_k\]"):
+        scales[0] = k8.descale
+        paged(q)

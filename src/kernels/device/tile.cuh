@@ -80,18 +80,33 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
   copy_columns<Tile, threads, octets>(to, from, live_bytes, pitch, count, thread_index);
 }
 
-// The same for rows at any addresses: address_of(row). It is called only for rows before number `count`.
+// The same for rows at any addresses: address_of(row), which is also called for rows from number `count` on; these
+// addresses are not used. Several addresses are computed before the first of their copies: address_of() may load from
+// shared memory, and these loads then overlap.
 template <class Tile, int live_bytes, int threads, bool octets = false, class AddressOf>
 inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf& address_of) {
   static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
   const int thread = static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));
+  constexpr int per_pass = threads / Tile::chunks, together = 8;
+  static_assert(per_pass > 0, "a row has more chunks than the block has threads");
+  const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
+  if (threads % Tile::chunks != 0 && first_row >= per_pass) return;
+  const bool column = live_bytes == Tile::chunks * 16 || chunk * 16 < live_bytes;
+  const auto key_of = [](int row) { return octets ? octet_key(row) : row; };
 #pragma unroll
-  for (int first = 0; first < Tile::rows * Tile::chunks; first += threads) {
-    const int row = (first + thread) / Tile::chunks, chunk = (first + thread) % Tile::chunks;
-    if (Tile::rows * Tile::chunks % threads != 0 && row >= Tile::rows) break;
-    const int key = octets ? octet_key(row) : row;
-    const bool live = key < count && chunk * 16 < live_bytes;
-    cp_async_16(to + Tile::offset(row, chunk), live ? address_of(key) + chunk * 16 : nullptr, live);
+  for (int first = 0; first < Tile::rows; first += together * per_pass) {
+    const char* from[together];
+#pragma unroll
+    for (int i = 0; i < together && first + i * per_pass < Tile::rows; ++i) {
+      const int row = first_row + first + i * per_pass;
+      from[i] = address_of(key_of(Tile::rows % per_pass == 0 || row < Tile::rows ? row : Tile::rows - 1));
+    }
+#pragma unroll
+    for (int i = 0; i < together && first + i * per_pass < Tile::rows; ++i) {
+      const int row = first_row + first + i * per_pass;
+      if (Tile::rows % per_pass == 0 || row < Tile::rows)
+        cp_async_16(to + Tile::offset(row, chunk), from[i] + chunk * 16, column && key_of(row) < count);
+    }
   }
 }
 

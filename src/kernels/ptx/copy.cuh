@@ -110,6 +110,13 @@ inline void load_global_4(const float* from, float& x, float& y, float& z, float
                : "memory");
 }
 
+// atomicInc with acquire and release semantics at the scope of the GPU (PTX ISA 9.0, section 9.7.13.5).
+inline unsigned atomic_inc_acq_rel(unsigned* to, unsigned most) {
+  unsigned old;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(to), "r"(most) : "memory");
+  return old;
+}
+
 // Programmatic dependent launch (PTX ISA 9.0, section 9.7.13.13), sm_90 and newer. wait: waits until the preceding
 // kernels have finished and their writes are visible. launch_dependents: lets CTAs of the next kernel start.
 template <bool programmatic>

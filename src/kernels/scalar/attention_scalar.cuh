@@ -124,7 +124,12 @@ inline void copy_tile(const AttentionParams& p, const TensorRef& t, const ScaleR
         at = t.index(source.batch, source.head, source.first_packed + s);
       x = load_element<dtype>(t.data, at + c * t.column);
       if constexpr (is_fp8(dtype)) {
-        if (scale.present()) x *= scale.at(source.batch, source.head, source.first_packed, s)[c * scale.channel];
+        const float* descale = nullptr;
+        if constexpr (paged)
+          descale = kv_descale(p, scale, source.batch, source.head, source.first_packed, s);
+        else
+          descale = scale.at(source.batch, source.head, source.first_packed, s);
+        if (scale.present()) x *= descale[c * scale.channel];
       }
     }
     to[row * row_pitch + column * column_pitch] = x;

@@ -67,6 +67,8 @@ struct PageTable {
   struct Place {
     index_t page, row;
   };
+  // Returns the row of key j in its page.
+  constexpr index_t row(unsigned j) const { return static_cast<index_t>(j - page_size.quotient(j) * page_size.value); }
   // Returns the place of key j. An entry outside the cache, which on a GPU nobody has checked, is clamped.
   constexpr Place of(index_t b, unsigned j) const {
     const unsigned i = page_size.quotient(j);
@@ -120,6 +122,13 @@ struct AttentionParams {
   const float* alibi_slopes = nullptr;
   index_t alibi_batch = 0, alibi_head = 0;  // strides
   PageTable pages;
+
+  // Returns whether lengths or positions are in lists, which are in GPU memory.
+  constexpr bool has_lists() const {
+    return cu_seqlens_q.present() || seqused_q.present() || seqused_k.present() || q_starts.present() ||
+           k_starts.present();
+  }
+
   TanhTerms tanh;  // for softcap. The factor is scale / softcap, or 1 / softcap (soft_cap_factor)
 };
 

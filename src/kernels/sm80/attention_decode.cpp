@@ -18,9 +18,11 @@ constexpr const char *name = "attention_decode", *source_file = "sm80/attention_
 // The most rows of a sequence: query rows times the query heads of a KV head.
 constexpr int64_t most_rows = 256;
 
-// The planner's configuration: the kernel's configuration, and the number of CTAs that can run at the same time.
+// The planner's configuration: the kernel's configuration, and the number of multiprocessors.
 struct DecodePlanConfig : Sm80Config {
-  int ctas = 1;  // the largest grid
+  int multiprocessors = 1;
+  // The number of CTAs that run at the same time. Keys are divided among so many CTAs.
+  int ctas() const { return multiprocessors * min_blocks; }
   bool operator==(const DecodePlanConfig&) const = default;
 };
 
@@ -83,29 +85,23 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-// The kernel was not yet measured on a GPU. Until then it must be asked for.
-bool prefers(const Problem& p, const Device&, std::string* why) {
-  return refuse(name, why, "seqlen_k ", p.seqlen_k,
-                ": this family has no measurements yet and must be asked for by name");
-}
+bool prefers(const Problem&, const Device&, std::string*) { return true; }
 
-// A block has about 32 KB, so that three buffers for each of two CTAs fit on a multiprocessor of Hopper. That many
-// bytes on their way keep the memory busy (docs/lab-notebook.md).
+// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with four
+// warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   const int64_t rows = p.seqlen_q * p.group();
   a.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-  a.warps_m = a.block_m / 16, a.warps_n = a.warps_m == 4 ? 2 : 4;
-  const Sm80Layout layout(a);
-  const int row_bytes = layout.k_row + layout.v_row, least = layout.k_codes || layout.v_codes ? 32 : 16;
-  a.block_n = std::clamp(32768 / (row_bytes * a.warps_n) / 16 * 16, least, 64);
-  if (a.block_n % least != 0 || 64 % a.block_n != 0) a.block_n = a.block_n >= 32 ? 32 : least;
+  a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
-  a.min_blocks = 2, a.stages = 4;
-  const int for_two = device.smem_per_block / 2 - 1024;
-  while (a.stages > 2 && smem_bytes(a) > for_two) --a.stages;
-  if (smem_bytes(a) > for_two) a.min_blocks = 1;
-  while (a.stages > 1 && smem_bytes(a) > device.smem_per_block) --a.stages;
-  while (a.block_n > least && smem_bytes(a) > device.smem_per_block) a.block_n /= 2;
+  a.min_blocks = 1, a.stages = 3;
+  const Sm80Layout layout(a);
+  const int least = layout.k_codes || layout.v_codes ? 32 : 16;
+  a.block_n = a.block_m == 16 ? 64 : std::max(p.head_dim, p.head_dim_v) <= 128 ? 32 : least;  // by the registers
+  const auto too_large = [&] { return smem_bytes(a) > device.smem_per_block; };
+  while (a.block_n > least && too_large()) a.block_n /= 2;
+  while (a.warps_n > 2 && too_large()) a.warps_n /= 2;
+  while (a.stages > 1 && too_large()) --a.stages;
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
@@ -115,7 +111,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.q_row_descales = a.q_row_descales || (p.q_scales == ScaleKind::head && a.packed_heads > 1);
   choose_tiles(p, device, a);
   a.programmatic = arch_number(device.arch) >= 90;
-  a.ctas = device.sm_count * a.min_blocks;
+  a.multiprocessors = device.sm_count;
   return {config_table, a};
 }
 
@@ -123,7 +119,7 @@ int64_t row_tiles(const Problem& p, const DecodePlanConfig& c) { return ceil_div
 
 size_t workspace_bytes(const Problem&, const KernelConfig& config) {
   const auto& c = config.as<DecodePlanConfig>();
-  return size_t{2} * static_cast<size_t>(c.ctas) * sizeof(float) * static_cast<size_t>(decode_slot_floats(c));
+  return size_t{2} * static_cast<size_t>(c.ctas()) * sizeof(float) * static_cast<size_t>(decode_slot_floats(c));
 }
 size_t counter_bytes(const Problem& p, const KernelConfig& config) {
   return static_cast<size_t>(p.batch * p.heads_k * row_tiles(p, config.as<DecodePlanConfig>())) * sizeof(unsigned);
@@ -160,11 +156,17 @@ LaunchSpec launch_spec(const StepCall& call) {
   params.sm80.attention = call.params;
   params.slots = static_cast<float*>(call.workspace.scratch);
   params.arrivals = static_cast<unsigned*>(call.workspace.counters);
-  params.row_tiles = static_cast<int>(row_tiles(p, c));
-  // A tile whose range has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
+  params.row_tiles = FastDivmod::by(static_cast<unsigned>(std::max<int64_t>(1, row_tiles(p, c))));
+  params.heads_k = FastDivmod::by(static_cast<unsigned>(std::max<int64_t>(1, p.heads_k)));
+  // A tile whose range of the line has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
   if (p.splits > 1) params.least_blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(blocks, p.splits - 1)));
+  unsigned ctas = static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas()));
+  if (!call.params.has_lists())
+    ctas =
+        divide_equal_tiles(params, c, static_cast<unsigned>(tiles), static_cast<unsigned>(c.ctas()),
+                           p.splits > 0 ? static_cast<unsigned>(std::min<int64_t>(p.splits, INT32_MAX)) : UINT32_MAX);
   LaunchSpec spec(params);
-  spec.grid_x = static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas));
+  spec.grid_x = ctas;
   spec.programmatic = c.programmatic;
   return spec;
 }
@@ -182,6 +184,6 @@ extern const Family attention_decode{.name = name,
                                      .check_config = check_config,
                                      .counter_bytes = counter_bytes,
                                      .prefers = prefers,
-                                     .priority = 85};
+                                     .priority = 95};
 
 }  // namespace rapt

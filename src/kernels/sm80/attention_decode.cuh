@@ -15,10 +15,12 @@ namespace rapt {
 
 // A tile of query rows, and the part of its blocks of keys that a CTA computes.
 struct DecodeWork {
+  Sequence sequence{};
   int batch = 0, head_k = 0, row_tile = 0;
   unsigned first_block = 0;  // the number of the tile's first block in the line of all blocks
   int blocks = 0;            // of the tile
   int from = 0, count = 0;   // the CTA's blocks, counted in the tile
+  TileParts parts{};         // the CTAs of the tile
 };
 
 template <const Sm80Config& cfg>
@@ -36,22 +38,23 @@ struct DecodeAttention : AttentionSm80<cfg> {
       : Base(all.sm80, smem_address, thread_index), params(all) {}
 
   // Runs one pass over the CTA's part of a tile. Returns whether another pass is needed (NanPass).
-  bool run(const DecodeWork& work, const TileParts& parts, unsigned slot, NanPass pass) {
+  bool run(const DecodeWork& work, NanPass pass) {
     begin_tile(work);
     load_packed_q();
-#pragma unroll 1
-    for (int n_block = 0; n_block < cfg.stages - 1 || n_block == 0; ++n_block) Base::load_kv(n_block);
+    Base::load_first_kv();
+    if (pass == normal) griddepcontrol_launch_dependents<cfg.programmatic>();
     scale = uniform_scale<cfg>(p, cta);
     Softmax softmax(Base::softmax_scale_log2());
     OFragment o = {};
     Base::mainloop(pass, softmax, o);
+    RAPT_TRACE("epilogue", 0);
     cp_async_wait_group(0);
     const CtaEpilogue epilogue{p, cta, pass};
     epilogue.stage_rows(softmax, o);
     const float v_scale = epilogue.v_descale();
     const float nan_if_nonfinite = epilogue.combine_staged(softmax, [&](int row, int chunk, auto& sums) {
-      if (parts.count > 1) {
-        store_part(slot, row, chunk, sums, pass);
+      if (work.parts.count > 1) {
+        store_part(work.parts.slot(blockIdx.x - work.parts.first_cta), row, chunk, sums, pass);
         return;
       }
       if (pass != count_non_finite) epilogue.finish_chunk(row, chunk, v_scale, sums);
@@ -64,7 +67,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
 
   // Sets the members that describe the tile and the CTA's keys.
   void begin_tile(const DecodeWork& work) {
-    const Sequence sequence = sequence_of(p, work.batch);
+    const Sequence& sequence = work.sequence;
     cta.batch = work.batch, cta.head_k = work.head_k, cta.head = work.head_k * heads;
     cta.first_row = work.row_tile * cfg.block_m, cta.seqlen_q = static_cast<int>(sequence.seqlen_q) * heads;
     cta.first_q = sequence.first_q, cta.first_k = sequence.first_k, offset = sequence.offset;
@@ -116,58 +119,135 @@ struct DecodeAttention : AttentionSm80<cfg> {
     if (chunk == 0) store_global_4(to + cfg.head_dim_v, sums.row_max, sums.row_sum, sums.scale_log2, 0.0f);
   }
 
-  // Merges the parts of a tile, which are all in the workspace, and stores the rows.
-  void merge(const DecodeWork& work, const TileParts& parts) {
+  // Merges the parts of a tile, which are all in the workspace, and stores the rows. A warp takes one row at a time.
+  // Its lanes divide the channels, in chunks of 8, and also the parts.
+  static constexpr int part_groups = chunks > 16 ? 1 : chunks > 8 ? 2 : chunks > 4 ? 4 : 8;
+  void merge(const DecodeWork& work) {
     begin_tile(work);
     const CtaEpilogue epilogue{p, cta, normal};
     const float v_scale = epilogue.v_descale();
+    const int rows = cta.seqlen_q - cta.first_row < cfg.block_m ? cta.seqlen_q - cta.first_row : cfg.block_m;
 #pragma unroll 1
-    for (int i = cta.thread; i < cfg.block_m * chunks; i += threads) {
-      const int row = i / chunks, chunk = i % chunks;
-      if (cta.first_row + row >= cta.seqlen_q) continue;
-      typename CtaEpilogue::WarpsResult all = merged_chunk(parts, row, chunk);
-      epilogue.finish_chunk(row, chunk, v_scale, all);
-      epilogue.store_8(cta.first_row + row, chunk, all.o);
+    for (int row = cta.thread / 32; row < rows; row += threads / 32) {
+      const int chunk = cta.lane % chunks, group = cta.lane / chunks;
+      MergedRow all;
+      if (group < part_groups) all = merged_parts(work.parts, group, row, chunk);
+#pragma unroll
+      for (int step = part_groups / 2; step > 0; step /= 2) all.add_from_lane(cta.lane + step * chunks);
+      if (group == 0) {
+        epilogue.finish_chunk(row, chunk, v_scale, all);
+        epilogue.store_8(cta.first_row + row, chunk, all.o);
+      }
     }
   }
-  typename CtaEpilogue::WarpsResult merged_chunk(const TileParts& parts, int row, int chunk) const {
-    typename CtaEpilogue::WarpsResult all{minus_infinity, 0.0f, 0.0f, {}};
-    float unused;
-#pragma unroll 4
-    for (unsigned i = 0; i < parts.count; ++i) {
-      float row_max, row_sum;
-      load_global_4(slot_row(parts.slot(i), row) + cfg.head_dim_v, row_max, row_sum, all.scale_log2, unused);
-      all.row_max = fmaxf(all.row_max, row_max);
+
+  // The merged state of some parts, for 8 channels of a row.
+  struct MergedRow : CtaEpilogue::WarpsResult {
+    using State = typename CtaEpilogue::WarpsResult;
+    MergedRow() : State{minus_infinity, 0.0f, 0.0f, {}} {}
+
+    float factor(float from) const {
+      return from == this->row_max ? 1.0f : Softmax::rescale_factor(from, this->row_max, this->scale_log2);
     }
-#pragma unroll 4
-    for (unsigned i = 0; i < parts.count; ++i) {
-      const float* const from = slot_row(parts.slot(i), row);
-      float row_max, row_sum, x[8];
-      load_global_4(from + cfg.head_dim_v, row_max, row_sum, unused, unused);
-      load_global_4(from + chunk * 8, x[0], x[1], x[2], x[3]);
-      load_global_4(from + chunk * 8 + 4, x[4], x[5], x[6], x[7]);
-      const float factor =
-          row_max == all.row_max ? 1.0f : Softmax::rescale_factor(row_max, all.row_max, all.scale_log2);
-      all.row_sum += row_sum * factor;
+    void raise_max(float to) {
+      const float old_max = this->row_max;
+      this->row_max = fmaxf(old_max, to);
+      const float by = factor(old_max);
+      this->row_sum *= by;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) all.o[j] = fmaf(factor, x[j], all.o[j]);
+      for (float& x : this->o) x *= by;
+    }
+    // The row_max of `part` must not be above this row_max.
+    void add(const State& part) {
+      const float by = factor(part.row_max);
+      this->row_sum = fmaf(by, part.row_sum, this->row_sum);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) this->o[j] = fmaf(by, part.o[j], this->o[j]);
+    }
+    void add_from_lane(int lane) {
+      State other{__shfl_sync(~0u, this->row_max, lane), __shfl_sync(~0u, this->row_sum, lane), 0.0f, {}};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) other.o[j] = __shfl_sync(~0u, this->o[j], lane);
+      raise_max(other.row_max);
+      add(other);
+    }
+  };
+
+  // Merges the parts group, group + part_groups, and so on. The loads of several parts are issued together: their
+  // latency would dominate the merge.
+  MergedRow merged_parts(const TileParts& parts, int group, int row, int chunk) const {
+    constexpr int together = threads * cfg.min_blocks > 384 ? 4 : 8;  // as many as the registers allow
+    MergedRow all;
+#pragma unroll 1
+    for (unsigned first = static_cast<unsigned>(group); first < parts.count; first += together * part_groups) {
+      typename MergedRow::State part[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const unsigned number = first + static_cast<unsigned>(i * part_groups);
+        part[i] = load_part(parts.slot(number < parts.count ? number : parts.count - 1), row, chunk);
+      }
+#pragma unroll
+      for (int i = 1; i < together; ++i)
+        if (first + static_cast<unsigned>(i * part_groups) >= parts.count) part[i] = MergedRow();
+      all.scale_log2 = part[0].scale_log2;
+      float row_max = part[0].row_max;
+#pragma unroll
+      for (int i = 1; i < together; ++i) row_max = fmaxf(row_max, part[i].row_max);
+      all.raise_max(row_max);
+#pragma unroll
+      for (int i = 0; i < together; ++i) all.add(part[i]);
     }
     return all;
   }
+  typename MergedRow::State load_part(unsigned slot, int row, int chunk) const {
+    const float* const from = slot_row(slot, row);
+    typename MergedRow::State part;
+    float unused;
+    load_global_4(from + cfg.head_dim_v, part.row_max, part.row_sum, part.scale_log2, unused);
+    load_global_4(from + chunk * 8, part.o[0], part.o[1], part.o[2], part.o[3]);
+    load_global_4(from + chunk * 8 + 4, part.o[4], part.o[5], part.o[6], part.o[7]);
+    return part;
+  }
 };
 
-// The walk of a CTA along the line of all blocks.
+// Finds the work of a CTA.
 template <const Sm80Config& cfg>
-struct DecodeLine {
+struct DecodeWalk {
   using Attention = DecodeAttention<cfg>;
   const DecodeParams& params;
   const AttentionParams& p;
   index_t heads_k;
   BlockLine line;
 
-  explicit DecodeLine(const DecodeParams& all)
-      : params(all), p(all.sm80.attention), heads_k(p.heads_q / cfg.packed_heads) {}
+  explicit DecodeWalk(const DecodeParams& all)
+      : params(all), p(all.sm80.attention), heads_k(static_cast<index_t>(all.heads_k.value)) {}
 
+  // Returns the CTA's first work. If the CTA has none, `blocks` is 0. All threads call it.
+  DecodeWork start(unsigned smem) { return p.has_lists() ? start_in_line(smem) : part_of_equal(); }
+
+  // Moves to the next tile. Returns false if the CTA has no more work.
+  bool advance(DecodeWork& work) const {
+    if (!p.has_lists()) return false;
+    work.first_block += static_cast<unsigned>(work.blocks);
+    if (work.first_block >= line.begin(blockIdx.x + 1)) return false;
+    if (++work.row_tile == row_tiles(work.sequence)) {
+      work.row_tile = 0;
+      if (++work.head_k == heads_k) {
+        work.head_k = 0;
+        do work.sequence = sequence_of(p, ++work.batch);
+        while (row_tiles(work.sequence) == 0);
+      }
+    }
+    work.blocks = blocks_of(work.sequence, work.row_tile);
+    limit(work);
+    return true;
+  }
+  unsigned tile_number(const DecodeWork& work) const {
+    return static_cast<unsigned>(work.batch * heads_k + work.head_k) * params.row_tiles.value +
+           static_cast<unsigned>(work.row_tile);
+  }
+
+ private:
   static int row_tiles(const Sequence& s) {
     return (static_cast<int>(s.seqlen_q) * cfg.packed_heads + cfg.block_m - 1) / cfg.block_m;
   }
@@ -189,15 +269,29 @@ struct DecodeLine {
     return static_cast<unsigned>(heads_k) * blocks_of_head(sequence_of(p, batch));
   }
 
-  // Counts all blocks, and returns the tile in which the CTA's range begins. If the CTA has no work, `blocks` is 0. All
-  // threads call it.
-  DecodeWork start(unsigned smem) {
+  // All sequences have the same lengths: the host has divided each tile into parts.
+  DecodeWork part_of_equal() const {
+    const unsigned tile = params.parts.quotient(blockIdx.x), head = params.row_tiles.quotient(tile),
+                   batch = params.heads_k.quotient(head), each = params.part_blocks.value;
     DecodeWork work;
-    const bool equal = !p.cu_seqlens_q.present() && !p.seqused_q.present() && !p.seqused_k.present() && !p.has_starts;
-    const Place place = equal ? place_of_equal() : place_of_unequal(smem);
+    work.sequence = params.sequence;
+    work.batch = static_cast<int>(batch), work.head_k = static_cast<int>(head - batch * params.heads_k.value);
+    work.row_tile = static_cast<int>(tile - head * params.row_tiles.value);
+    const int blocks = blocks_of(work.sequence, work.row_tile);
+    work.parts = {tile * params.parts.value, params.part_blocks.quotient(static_cast<unsigned>(blocks - 1)) + 1, false};
+    work.from = static_cast<int>((blockIdx.x - work.parts.first_cta) * each);
+    work.count = blocks - work.from < static_cast<int>(each) ? blocks - work.from : static_cast<int>(each);
+    work.blocks = work.count > 0 ? blocks : 0;
+    return work;
+  }
+
+  // Counts all blocks, and finds the tile in which the CTA's range of the line begins.
+  DecodeWork start_in_line(unsigned smem) {
+    DecodeWork work;
+    const Place place = find_sequence(smem);
     if (!place.found) return work;
     const unsigned begin = line.begin(blockIdx.x);
-    const Sequence s = sequence_of(p, place.batch);
+    const Sequence s = work.sequence = sequence_of(p, place.batch);
     const unsigned of_head = blocks_of_head(s);
     work.batch = static_cast<int>(place.batch), work.head_k = static_cast<int>((begin - place.before) / of_head);
     work.first_block = place.before + static_cast<unsigned>(work.head_k) * of_head;
@@ -208,49 +302,14 @@ struct DecodeLine {
     return work;
   }
 
-  // Moves to the next tile. Returns false if the CTA's range ends before it.
-  bool advance(DecodeWork& work) const {
-    work.first_block += static_cast<unsigned>(work.blocks);
-    if (work.first_block >= line.begin(blockIdx.x + 1)) return false;
-    Sequence s = sequence_of(p, work.batch);
-    if (++work.row_tile == row_tiles(s)) {
-      work.row_tile = 0;
-      if (++work.head_k == heads_k) {
-        work.head_k = 0;
-        do s = sequence_of(p, ++work.batch);
-        while (row_tiles(s) == 0);
-      }
-    }
-    work.blocks = blocks_of(s, work.row_tile);
-    limit(work);
-    return true;
-  }
-  unsigned tile_number(const DecodeWork& work) const {
-    return static_cast<unsigned>((work.batch * heads_k + work.head_k) * params.row_tiles + work.row_tile);
-  }
-
- private:
   // The sequence in which the CTA's range begins, and the number of blocks before this sequence.
   struct Place {
     bool found = false;
     index_t batch = 0;
     unsigned before = 0;
   };
-  void set_line(unsigned blocks) {
-    line = BlockLine::of(blocks, gridDim.x, static_cast<unsigned>(params.least_blocks));
-  }
-
-  // All sequences have the same lengths.
-  Place place_of_equal() {
-    const unsigned each = p.batch > 0 ? blocks_of_sequence(0) : 0;
-    set_line(each * static_cast<unsigned>(p.batch));
-    if (blockIdx.x >= line.ctas) return {};
-    const unsigned batch = line.begin(blockIdx.x) / each;
-    return {true, static_cast<index_t>(batch), batch * each};
-  }
-
   // Each thread counts the blocks of some sequences. The counts go through shared memory.
-  Place place_of_unequal(unsigned smem) {
+  Place find_sequence(unsigned smem) {
     const int thread = static_cast<int>(threadIdx.x);
     const index_t each = (p.batch + cfg.threads() - 1) / cfg.threads(), first = thread * each;
     unsigned mine = 0;
@@ -263,9 +322,9 @@ struct DecodeLine {
       const unsigned count = load_shared(smem + 4 * i);
       all += count, before += i < thread ? count : 0;
     }
-    set_line(all);
-    if (blockIdx.x >= line.ctas) return {};
+    line = BlockLine::of(all, gridDim.x, static_cast<unsigned>(params.least_blocks));
     const unsigned begin = line.begin(blockIdx.x);
+    if (begin == line.blocks) return {};
     __syncthreads();  // all counts have been read
     if (before <= begin && begin < before + mine)
       store_shared(smem, static_cast<unsigned>(thread)), store_shared(smem + 4, before);
@@ -278,23 +337,23 @@ struct DecodeLine {
     return {true, batch, before};
   }
 
-  // Sets the blocks of the tile that are in the CTA's range.
+  // Sets the blocks of the tile that are in the CTA's range of the line, and the parts of the tile.
   void limit(DecodeWork& work) const {
     const int begin = static_cast<int>(line.begin(blockIdx.x)) - static_cast<int>(work.first_block),
               end = static_cast<int>(line.begin(blockIdx.x + 1)) - static_cast<int>(work.first_block);
     work.from = begin > 0 ? begin : 0;
     work.count = (end < work.blocks ? end : work.blocks) - work.from;
+    work.parts = TileParts::of(line, work.first_block, static_cast<unsigned>(work.blocks));
   }
 };
 
 // All threads of a CTA call this function after they have written the results of one of `count` parts. Returns whether
 // all other parts are already written; their results are then visible to all threads. The counter goes back to 0.
+// The barriers and the order of thread 0's atomic operation make all writes of the CTA visible (PTX ISA 9.0, section
+// 8.8, causality order).
 inline bool is_last_arrival(unsigned* counter, unsigned count) {
-  __threadfence();
   __syncthreads();
-  const bool last = __syncthreads_or(threadIdx.x == 0 && atomicInc(counter, count - 1) == count - 1);
-  __threadfence();
-  return last;
+  return __syncthreads_or(threadIdx.x == 0 && atomic_inc_acq_rel(counter, count - 1) == count - 1);
 }
 
 // Rows beyond seqused_q: out = 0 and lse = -inf.
@@ -310,25 +369,31 @@ inline void clear_unused_decode_rows(const AttentionParams& p) {
 
 template <const Sm80Config& cfg>
 void attention_decode(const DecodeParams& params) {
+  RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char decode_memory[];
+  if (params.sm80.attention.has_lists()) griddepcontrol_wait<cfg.programmatic>();
+  DecodeWalk<cfg> walk(params);
+  DecodeWork work = walk.start(shared_address(decode_memory));
   griddepcontrol_wait<cfg.programmatic>();
   if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows<cfg>(params.sm80.attention);
-  DecodeLine<cfg> line(params);
-  DecodeWork work = line.start(shared_address(decode_memory));
-  if (work.blocks == 0) return;
-  do {
-    const TileParts parts = TileParts::of(line.line, work.first_block, static_cast<unsigned>(work.blocks));
-    const unsigned slot = parts.slot(blockIdx.x - parts.first_cta);
+  while (work.blocks > 0) {
     bool again = true;
 #pragma unroll 1
     for (int pass = normal; again; ++pass) {
       DecodeAttention<cfg> attention(params, shared_address(decode_memory), volatile_copy(threadIdx.x));
-      again = attention.run(work, parts, slot, static_cast<NanPass>(pass));
+      again = attention.run(work, static_cast<NanPass>(pass));
     }
-    if (parts.count > 1 && is_last_arrival(params.arrivals + line.tile_number(work), parts.count))
-      DecodeAttention<cfg>(params, shared_address(decode_memory), threadIdx.x).merge(work, parts);
+    RAPT_TRACE("arrive", 0);
+    const unsigned parts = work.parts.count;
+    if (parts > 1 && is_last_arrival(params.arrivals + walk.tile_number(work), parts)) {
+      RAPT_TRACE("merge", 0);
+      DecodeAttention<cfg>(params, shared_address(decode_memory), threadIdx.x).merge(work);
+    }
+    if (!walk.advance(work)) break;
     __syncthreads();  // the next tile takes the place of the results in shared memory
-  } while (line.advance(work));
+    RAPT_TRACE("prologue", 0);
+  }
+  RAPT_TRACE_END();
 }
 
 }  // namespace rapt

@@ -12,6 +12,7 @@
 #include "epilogue.cuh"
 #include "mma_steps.cuh"
 #include "nan_passes.cuh"
+#include "paged_rows.cuh"
 #include "ptx/copy.cuh"
 #include "scores.cuh"
 #include "shared/key_tiles.h"
@@ -20,7 +21,7 @@
 #include "tf32.cuh"
 #include "unused_rows.cuh"
 
-RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue")
+RAPT_TRACE_STAGES("prologue|wait K|load|Q.K|wait V|softmax|P.V|epilogue|arrive|merge")
 
 namespace rapt {
 
@@ -132,6 +133,8 @@ struct AttentionSm80 {
   void mainloop(NanPass pass, Softmax& softmax, OFragment& o) {
     QFragments q;
     QRowScale rows;
+    PagedRows<cfg, 1> paged_rows;
+    if (rows_two_ahead) look_up_rows(paged_rows, stages);
 #pragma unroll 1
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
       RAPT_TRACE("wait K", n_block);
@@ -159,6 +162,7 @@ struct AttentionSm80 {
       // - Other configurations with FP8 tensors: nothing is skipped; masked scores get weight 0.
       // - If all tensors are 16-bit: each call is conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
+        next_rows(paged_rows, n_block + stages);
         wait_v(pass, n_block);
         continue;
       }
@@ -168,6 +172,7 @@ struct AttentionSm80 {
       RAPT_TRACE("Q.K", n_block);
       if (visible_block) load_elements(elements, rows, n_block);
       if (visible_block) qk_products(s, q, n_block);
+      next_rows(paged_rows, n_block + stages);
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
@@ -185,7 +190,7 @@ struct AttentionSm80 {
                       const typename Scores::Elements& elements, const QRowScale& row_scales, int n_block) const {
     RAPT_TRACE("softmax", n_block);
     if constexpr (cfg.k_descale_block > 0)
-      KvDescales<cfg.k_descale_block>(p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
+      KvDescales<cfg.k_descale_block, cfg.paged>(p, p.k_scale, cta, band.seqlen_k, first_key(n_block)).scale_scores(s);
     if constexpr (cfg.mask) {
       if (Scores::hides_all(elements)) return;
     }
@@ -197,7 +202,8 @@ struct AttentionSm80 {
     } else if constexpr (two_level_accum) {
       PvScales<cfg.v_descale_block, m_tiles> scales;
       if (pass != count_non_finite)
-        scales.scale_p(s, KvDescales<cfg.v_descale_block>(p.v_scale, cta, band.seqlen_k, first_key(n_block)));
+        scales.scale_p(
+            s, KvDescales<cfg.v_descale_block, cfg.paged>(p, p.v_scale, cta, band.seqlen_k, first_key(n_block)));
       RAPT_TRACE("P.V", n_block);
       mma_pv_two_level<cfg>(o, s, scales, v_address(n_block));
     } else {
@@ -227,6 +233,15 @@ struct AttentionSm80 {
 
   void prologue() const {
     load_q();  // in the same cp.async group as the first K
+    load_first_kv();
+  }
+  void load_first_kv() const {
+    if constexpr (cfg.paged) {
+      PagedRows<cfg, stages> rows;
+      rows.look_up(p, cta, first_key_of_block(0), past_keys());
+      rows.store(p, cta, first_key_of_block(0), [&](int block) { return paged_rows_smem(block); });
+      __syncthreads();
+    }
 #pragma unroll 1
     for (int n_block = 0; n_block < stages - 1 || n_block == 0; ++n_block) load_kv(n_block);
   }
@@ -278,33 +293,56 @@ struct AttentionSm80 {
     return static_cast<int>(volatile_copy(static_cast<unsigned>(cta.first_row + cta.warp_m * warp_rows)));
   }
   // Returns the first of this warp's keys in the block.
-  int first_key(int n_block) const { return (first_n_block + n_block) * cta_block_n + cta.warp_n * cfg.block_n; }
+  int first_key(int n_block) const { return first_key_of_block(n_block) + cta.warp_n * cfg.block_n; }
+  int first_key_of_block(int n_block) const { return (first_n_block + n_block) * cta_block_n; }
 
   unsigned q_smem() const { return cta.smem; }
   unsigned row_scales_smem() const { return cta.smem + QTile::bytes + stages * stage_bytes; }
   unsigned k_smem(int n_block) const { return cta.smem + QTile::bytes + n_block % stages * stage_bytes; }
   unsigned v_smem(int n_block) const { return k_smem(n_block) + KTile::bytes; }
+  unsigned paged_rows_smem(int n_block) const {
+    return cta.smem + paged_rows_at(cfg) + n_block % stages * paged_rows_bytes(cfg);
+  }
 
   // Loads a tile and commits it as one cp.async group. After the last block the group is empty, so that wait counts
   // stay constant.
   template <class Tile, int live, int size>  // a row has `live` elements of `size` bytes
   void load(int n_block, unsigned to, const KvView& view) const {
-    const index_t key = static_cast<index_t>(first_n_block + n_block) * cta_block_n;
+    const int key = first_key_of_block(n_block), count = band.seqlen_k - key;
     if (n_block >= n_blocks) {
       // Nothing is left to load.
     } else if constexpr (cfg.paged) {
-      copy_rows<Tile, live * size, threads, cfg.octets>(
-          to, band.seqlen_k - static_cast<int>(key), cta.thread,
-          [&](int r) { return view.rows + size * view.paged_row(p.pages, cta.batch, static_cast<int>(key) + r); });
+      copy_rows<Tile, live * size, threads, cfg.octets>(to, count, cta.thread, [&](int r) {
+        return view.rows + size * paged_row_offset(paged_rows_smem(n_block), r, &view == &v_view);
+      });
     } else {
       copy_tile<Tile, live * size, threads, cfg.octets>(to, view.rows + size * view.row(key), size * view.pitch(),
-                                                        band.seqlen_k - key, cta.thread);
+                                                        count, cta.thread);
     }
     cp_async_commit_group();
   }
   void load_kv(int n_block) const {
     load<KTile, cfg.head_dim, bytes_of(cfg.k)>(n_block, k_smem(n_block), k_view);
     load<VTile, cfg.head_dim_v, bytes_of(cfg.v)>(n_block, v_smem(n_block), v_view);
+  }
+  void look_up_rows(PagedRows<cfg, 1>& rows, int n_block) const {
+    if constexpr (cfg.paged) rows.look_up(p, cta, first_key_of_block(n_block), past_keys());
+  }
+  // The pages of a block are looked up one iteration before they are stored. If warps do not share the keys, there are
+  // no registers for the pages. But then there is also more arithmetic, which hides the time of the loads.
+  static constexpr bool rows_two_ahead = cfg.warps_n > 1;
+  // Stores the rows of block n_block, and looks up those of the next block.
+  void next_rows(PagedRows<cfg, 1>& rows, int n_block) const {
+    if constexpr (cfg.paged) {
+      if (!rows_two_ahead) look_up_rows(rows, n_block);
+      rows.store(p, cta, first_key_of_block(n_block), [&](int) { return paged_rows_smem(n_block); });
+      if (rows_two_ahead) look_up_rows(rows, n_block + 1);
+    }
+  }
+  // The end of the keys that the CTA loads.
+  int past_keys() const {
+    const int past = first_key_of_block(n_blocks);
+    return band.seqlen_k < past ? band.seqlen_k : past;
   }
   void load_q() const {
     constexpr int size = bytes_of(cfg.q);
@@ -420,10 +458,7 @@ void attention_sm80(const Sm80Params& p) {
   RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& a = p.attention;
-  // Lists: the index arrays of lengths and positions.
-  const bool reads_lists = a.cu_seqlens_q.present() || a.seqused_q.present() || a.seqused_k.present() ||
-                           a.q_starts.present() || a.k_starts.present();
-  if (cfg.programmatic && reads_lists) griddepcontrol_wait<cfg.programmatic>();
+  if (cfg.programmatic && a.has_lists()) griddepcontrol_wait<cfg.programmatic>();
   if (a.seqused_q.present() && Cta::slice() == 0) clear_unused_rows<cfg>(a, Cta(p, 0, threadIdx.x).scheduled_tile());
   bool again = true;
 #pragma unroll 1

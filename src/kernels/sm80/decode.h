@@ -2,26 +2,25 @@
 // includes nothing outside shared/.
 #pragma once
 
+#include "../shared/key_tiles.h"
 #include "sm80.h"
 
 namespace rapt {
 
-// All blocks of keys of all tiles stand in one line, tile after tile. CTA i computes the blocks begin(i) to
-// begin(i + 1) - 1. So all CTAs have the same amount of work, whatever the lengths are. A CTA's range can end inside a
-// tile.
+// If sequences have different lengths, all blocks of keys of all tiles stand in one line, tile after tile. Each CTA
+// computes `each` blocks of it; the last CTA may have fewer. So all CTAs have the same amount of work, whatever the
+// lengths are. A CTA's range can end inside a tile.
 struct BlockLine {
-  unsigned blocks = 0, ctas = 0;  // ctas <= blocks
+  unsigned blocks = 0, each = 1;
 
   // grid: the number of CTAs. least: the smallest number of blocks for which a CTA is worth its start.
   static constexpr BlockLine of(unsigned blocks, unsigned grid, unsigned least) {
-    const unsigned most = blocks / least > 1 ? blocks / least : 1;
-    return {blocks, blocks == 0 ? 0 : grid < most ? grid : most};
+    const unsigned each = blocks / grid + (blocks % grid != 0);
+    return {blocks, each > least ? each : least};
   }
-  constexpr unsigned begin(unsigned cta) const {
-    return static_cast<unsigned>(static_cast<unsigned long long>(cta) * blocks / ctas);
-  }
+  constexpr unsigned begin(unsigned cta) const { return cta * each < blocks ? cta * each : blocks; }
   // Returns the CTA that computes a block.
-  constexpr unsigned owner(unsigned block) const { return static_cast<unsigned>(((block + 1ull) * ctas - 1) / blocks); }
+  constexpr unsigned owner(unsigned block) const { return block / each; }
 };
 
 // The CTAs that compute the blocks of one tile. If there are several, each writes a partial state to its slot in the
@@ -47,8 +46,45 @@ struct DecodeParams {
   Sm80Params sm80;               // the scheduler is not used
   float* slots = nullptr;        // two for each CTA
   unsigned* arrivals = nullptr;  // for each tile; they are 0 between launches
-  int row_tiles = 1;             // of the longest sequence
-  int least_blocks = 1;          // BlockLine::of
+  FastDivmod row_tiles;          // of the longest sequence
+  FastDivmod heads_k;
+  // If all sequences have the same lengths, the host divides the keys. Each tile has `parts` CTAs, and each of them
+  // computes `part_blocks` blocks. Tiles with fewer blocks than others may have fewer parts.
+  FastDivmod parts, part_blocks;
+  Sequence sequence{};   // each sequence
+  int least_blocks = 1;  // BlockLine::of
 };
+
+// Returns the largest number of blocks of a tile. All sequences must have the same lengths.
+constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequence, const Sm80Config& c) {
+  const Band band = Band::of(mask, sequence.offset, sequence.seqlen_k);
+  const int rows = static_cast<int>(sequence.seqlen_q) * c.packed_heads;
+  int most = 1;
+  for (int first = 0; first < rows; first += c.block_m) {
+    const int past = first + c.block_m < rows ? first + c.block_m : rows;
+    const int first_q = first / c.packed_heads, last_q = (past - 1) / c.packed_heads;
+    const auto keys =
+        KeyTiles<int>::of_rows({band.first(first_q), band.past(first_q)}, {band.first(last_q), band.past(last_q)});
+    const int blocks = keys.count(c.cta_block_n());
+    most = blocks > most ? blocks : most;
+  }
+  return most;
+}
+
+// Divides the keys of each of `tiles` tiles into equal parts, so that there are at most `ctas` parts in total, unless
+// there are more tiles. All sequences must have the same lengths. Returns the number of CTAs.
+constexpr unsigned divide_equal_tiles(DecodeParams& params, const Sm80Config& c, unsigned tiles, unsigned ctas,
+                                      unsigned most_parts) {
+  params.sequence = sequence_of(params.sm80.attention, 0);
+  const unsigned blocks =
+      static_cast<unsigned>(most_blocks_of_tile(params.sm80.attention.position_mask, params.sequence, c));
+  unsigned parts = tiles == 0 ? 1 : ctas / tiles;
+  parts = parts < most_parts ? parts : most_parts;
+  parts = parts < blocks ? parts : blocks;
+  const unsigned each = parts <= 1 ? blocks : (blocks + parts - 1) / parts;
+  params.part_blocks = FastDivmod::by(each);
+  params.parts = FastDivmod::by((blocks + each - 1) / each);
+  return tiles * params.parts.value;
+}
 
 }  // namespace rapt

@@ -5,6 +5,7 @@
 #include "cta_tile.cuh"
 #include "device/softmax.cuh"
 #include "ptx/copy.cuh"
+#include "shared/kv_view.h"
 #include "sm80.h"
 
 namespace rapt {
@@ -37,29 +38,35 @@ struct QRowScales {
 
 // Descales of K or V for the warp's keys of one n_block. keys_per_descale keys share one descale (0: no descales).
 // Unless keys_per_descale is 1, block_n divides it, so that the keys of an n_block share one descale. Keys past the end
-// use the last descale. They are masked anyway.
-template <int keys_per_descale>
+// use the last descale. They are masked anyway. paged: the descales of single keys are in pages.
+template <int keys_per_descale, bool paged>
 struct KvDescales {
-  const float* first = nullptr;  // descale of the first key
+  const AttentionParams& p;
+  const ScaleRef& ref;
+  const CtaTile& cta;
+  const int key0;                // first key
+  const float* first = nullptr;  // its descale, if not paged
   index_t stride = 0;
   int column = 0, last = 0;
   float block = 1.0f;
 
-  KvDescales(const ScaleRef& ref, const CtaTile& cta, int seqlen, int key0) {
+  KvDescales(const AttentionParams& params, const ScaleRef& scales, const CtaTile& tile, int seqlen, int first_key)
+      : p(params), ref(scales), cta(tile), key0(first_key) {
     if constexpr (keys_per_descale > 1) {
       const int key = key0 < seqlen ? key0 : seqlen - 1;
       block = ref.data[cta.batch * ref.batch + cta.head_k * ref.head + key / keys_per_descale * ref.position];
     } else if constexpr (keys_per_descale == 1) {
       stride = ref.position, last = seqlen - 1 - key0;
       column = static_cast<int>(volatile_copy(static_cast<unsigned>(cta.lane))) % 4 * 2;
-      first = ref.at(cta.batch, cta.head_k, cta.first_k, key0);
+      if constexpr (!paged) first = ref.at(cta.batch, cta.head_k, cta.first_k, key0);
     }
   }
   // Returns the descale of key n of the lane, where n is 8 * n-tile, plus 0 or 1.
   float at(int n) const {
     if constexpr (keys_per_descale != 1) return block;
-    const int key = column + n;
-    return first[(key < last ? key : last) * stride];
+    const int key = column + n < last ? column + n : last;
+    if constexpr (paged) return *paged_descale(p.pages, ref, cta.batch, cta.head_k, key0 + key);
+    return first[key * stride];
   }
 
   // Multiplies scores by the descales of their keys.
@@ -95,8 +102,8 @@ struct PvScales {
     return fmaf(products, factor[keys_per_descale == 1 ? mt : 0][keys_per_descale == 1 ? half : 0], sum);
   }
 
-  template <int n_tiles>
-  void scale_p(float (&s)[m_tiles][n_tiles][4], const KvDescales<keys_per_descale>& keys) {
+  template <int n_tiles, class Descales>
+  void scale_p(float (&s)[m_tiles][n_tiles][4], const Descales& keys) {
     if constexpr (keys_per_descale > 1) factor[0][0] = keys.block;
     if constexpr (keys_per_descale == 1) {
       float row_top[m_tiles][2] = {};
