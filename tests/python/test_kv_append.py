@@ -200,6 +200,48 @@ def test_queries_in_place_and_at_the_start(framework, new):
     assert np.array_equal(framework.numpy(q), expected)
 
 
+def test_attention_reads_a_growing_fp8_cache(framework, rng):
+    """Decoding in steps of 1 to 6 tokens, with one scale for each token. The result is that of quantising all tokens at
+    once.
+    """
+    in_place(framework)
+    total, dim = 21, 32
+    k, v = (rng.standard_normal((2, 2, total, dim)).astype(np.float32) for _ in range(2))
+    q = framework.array(rng.standard_normal((2, 4, 1, dim)).astype(np.float32))
+    table = framework.array(np.array([[4, 0, 6], [5, 2, 1]], np.int32))
+    stored = [framework.array(np.zeros((7, 2, PAGE, dim), np.uint8)) for _ in range(2)]
+    descales = [framework.array(np.zeros((7, PAGE, 2), np.float32)) for _ in range(2)]
+    start = 0
+    for new in (6, 1, 5, 1, 4, 3, 1):
+        fresh = [framework.array(x[:, :, start : start + new].copy()) for x in (k, v)]
+        rapt.kv_append(
+            *(*fresh, *stored),
+            seqused_k=framework.array(np.full(2, start, np.int32)),
+            block_table=table,
+            k_descale=descales[0],
+            v_descale=descales[1],
+            k_scales="token",
+            v_scales="token",
+            k_cache_dtype="e4m3",
+            v_cache_dtype="e4m3",
+        )
+        start += new
+    paged = rapt.sdpa(
+        *(q, *stored),
+        block_table=table,
+        seqused_k=framework.array(np.full(2, total, np.int32)),
+        k_descale=descales[0],
+        v_descale=descales[1],
+        k_scales="token",
+        v_scales="token",
+        k_dtype="e4m3",
+        v_dtype="e4m3",
+    )
+    k8, v8 = (rapt.quantize(framework.array(x), scales="token") for x in (k, v))
+    dense = rapt.sdpa(q, k8.codes, v8.codes, **k8.options("k"), **v8.options("v"))
+    assert np.abs(framework.numpy(paged) - framework.numpy(dense)).max() < 1e-6
+
+
 # ---- torch.compile
 
 
