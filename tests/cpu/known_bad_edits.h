@@ -1,6 +1,7 @@
-// Intentional defects of kernels, as edits of their source, and the table of the defects of attention_sm90. A kernel
-// with a defect must fail a check that the correct kernel passes. Used by known_bad_sm90_test.cpp, which emulates the
-// kernels, and by tests/gpu/known_bad_test.cpp, which runs them on a GPU and has the table of the other families.
+// Intentional defects of kernels, as edits of their source, and the tables of the defects of attention_sm90 and
+// attention_decode. A kernel with a defect must fail a check that the correct kernel passes. Used by
+// known_bad_emulation_test.cpp, which emulates the kernels, and by tests/gpu/known_bad_test.cpp, which runs them on a
+// GPU and has the table of the other families.
 #pragma once
 
 #include <cctype>
@@ -27,12 +28,11 @@ struct Edit {
   bool only_emulated = false;  // true: the defect is not tested on a GPU, because its result depends on timing there
 };
 
-// The value of --config for an edit. The planner chooses attention_sm80 for small problems, so this names
-// attention_sm90 and attention_scalar. The tiles of attention_sm90 are small, so that a small problem has several
-// blocks of keys.
+// The value of --config for an edit. The tiles of attention_sm90 are small, so that a small problem has several blocks
+// of keys.
 inline std::string config_of(const Edit& edit) {
-  if (edit.family == &attention_scalar) return "family=attention_scalar";
-  return edit.family == &attention_sm90 ? "family=attention_sm90 warpgroups=2 block_n=32 kv_stages=3" : "";
+  const std::string family = std::string("family=") + edit.family->name;
+  return edit.family == &attention_sm90 ? family + " warpgroups=2 block_n=32 kv_stages=3" : family;
 }
 
 inline const std::vector<Edit>& sm90_edits() {
@@ -112,6 +112,66 @@ inline const std::vector<Edit>& sm90_edits() {
        "f16 b2 h2 q70 k60 d16 seqused_q=33,0 lse"},
   };
   return edits;
+}
+
+// Pages, and what attention_decode does differently from attention_sm80, whose loop over keys it shares.
+inline const std::vector<Edit>& decode_edits() {
+  using check::Fill;
+  static const std::vector<Edit> edits = {
+      {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh",
+       "(i * part_groups) >= parts.count) part[i]", "(i * part_groups) >= parts.count - 1) part[i]",
+       "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
+       "Softmax::rescale_factor(from, this->row_max, this->scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_parts_rescaled_without_the_scale", &attention_decode, "sm80/attention_decode.cuh",
+       "Softmax::rescale_factor(from, this->row_max, this->scale_log2)",
+       "Softmax::rescale_factor(from, this->row_max, log2_e)", "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_sum_of_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
+       "this->row_sum = fmaf(by, part.row_sum, this->row_sum);", "this->row_sum += part.row_sum;",
+       "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_two_parts_not_merged", &attention_decode, "sm80/attention_decode.cuh", "parts > 1 && is_last_arrival",
+       "parts > 2 && is_last_arrival", "f16 b1 h2 q1 k200 d64"},
+      {"decode_seen_nan_of_a_part_lost", &attention_decode, "sm80/attention_decode.cuh",
+       "if (sums.o[i] > 0.0f) to[chunk * 8 + i]", "if (sums.o[i] < 0.0f) to[chunk * 8 + i]",
+       "bf16 b1 h4:2 q4 k700 d64 causal", Fill::seen_nan},
+      {"decode_query_of_the_first_head", &attention_decode, "sm80/attention_decode.cuh",
+       "p.q.index(cta.batch, head_of<cfg>(cta, row),", "p.q.index(cta.batch, cta.head,", "f16 b1 h4:2 q1 k300 d64"},
+      {"decode_unused_queries_unwritten", &attention_decode, "sm80/attention_decode.cuh",
+       "if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows", "if (false) clear_unused_decode_rows",
+       "f16 b2 h4:2 q3 k300 d64 seqused_q=3,1 lse"},
+      {"decode_length_of_another_sequence", &attention_decode, "shared/params.h",
+       "clamped(p.seqused_k[b], 0, s.seqlen_k)", "clamped(p.seqused_k[b > 0 ? b - 1 : 0], 0, s.seqlen_k)",
+       "f16 b3 h4:2 q1 k300 d64 seqused=300,40,170"},
+      {"paged_next_page", &attention_decode, "shared/params.h", "data[b * batch + static_cast<index_t>(i) * column]",
+       "data[b * batch + static_cast<index_t>(i + 1) * column]", "bf16 b2 h4:2 q1 k200 d64 page=16"},
+      {"paged_table_of_the_first_sequence", &attention_decode, "shared/params.h",
+       "data[b * batch + static_cast<index_t>(i) * column]", "data[0 * b + static_cast<index_t>(i) * column]",
+       "bf16 b2 h4:2 q1 k200 d64 page=16"},
+      {"paged_row_of_another_page_size", &attention_decode, "shared/params.h",
+       "static_cast<index_t>(j - page_size.quotient(j) * page_size.value)", "static_cast<index_t>(j % 8u)",
+       "bf16 b2 h4:2 q1 k200 d64 page=16"},
+      {"paged_length_ignored", &attention_decode, "shared/params.h", "clamped(p.seqused_k[b], 0, s.seqlen_k)",
+       "s.seqlen_k", "bf16 b2 h4:2 q1 k200 d64 page=16 seqused=33,200"},
+      {"paged_scale_of_the_sequence", &attention_decode, "shared/kv_view.h", "scale.data + place.page * scale.batch",
+       "scale.data + batch * scale.batch",
+       "q=bf16 k=e4m3 v=e4m3 b2 h4:2 q1 k200 d64 k_scales=token v_scales=token page=16"},
+      {"paged_scale_of_the_first_row", &attention_decode, "shared/kv_view.h", "place.row * scale.position;",
+       "0 * place.row;", "q=bf16 k=e4m3 v=e4m3 b2 h4:2 q1 k200 d64 k_scales=token v_scales=token page=16",
+       Fill::outlier},
+      {"paged_sm80_next_key", &attention_sm80, "sm80/attention_sm80.cuh",
+       "paged_row_offset(paged_rows_smem(n_block), r,", "paged_row_offset(paged_rows_smem(n_block), r > 0 ? r - 1 : 0,",
+       "bf16 b2 h4:2 q40 k200 d64 page=16"},
+      {"paged_rows_of_the_block_before", &attention_decode, "sm80/attention_sm80.cuh",
+       "look_up_rows(rows, n_block + 1)", "look_up_rows(rows, n_block)", "bf16 b1 h4:2 q1 k2900 d64 page=16"},
+  };
+  return edits;
+}
+
+// The defects that are also tested under emulation.
+inline std::vector<Edit> emulated_edits() {
+  std::vector<Edit> all = sm90_edits();
+  all.insert(all.end(), decode_edits().begin(), decode_edits().end());
+  return all;
 }
 
 struct Place {

@@ -1,5 +1,5 @@
-// Emulates attention_sm90 with each defect of known_bad_edits.h on this CPU. The check must fail for each defect, and
-// pass for the correct kernel. tests/gpu/known_bad_test.cpp does the same on a GPU.
+// Emulates attention_sm90 and attention_decode with each defect of known_bad_edits.h on this CPU. The check must fail
+// for each defect, and pass for the correct kernel. tests/gpu/known_bad_test.cpp does the same on a GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,11 +19,11 @@
 namespace rapt::test {
 namespace {
 
-TEST(KnownBadSm90Source, EveryEditOccursOnce) {
-  for (const Edit& edit : sm90_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
+TEST(KnownBadEmulatedSource, EveryEditOccursOnce) {
+  for (const Edit& edit : emulated_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
-class KnownBadSm90 : public testing::Test {
+class KnownBadEmulated : public testing::Test {
  protected:
   void SetUp() override {
     RAPT_NEEDS_FIBERS();
@@ -36,13 +36,13 @@ class KnownBadSm90 : public testing::Test {
   }
 };
 
-TEST_F(KnownBadSm90, TheSoundKernelPasses) {
+TEST_F(KnownBadEmulated, TheSoundKernelPasses) {
   const lab::Common options;
   lab::Emulator emulator(options, device_preset("sm_90a"));
   std::vector<lab::EmulatedProblem> problems;
-  for (const Edit& edit : sm90_edits()) problems.push_back({parse_problem(edit.line), config_of(edit)});
+  for (const Edit& edit : emulated_edits()) problems.push_back({parse_problem(edit.line), config_of(edit)});
   emulator.compile(problems);
-  for (const Edit& edit : sm90_edits()) {
+  for (const Edit& edit : emulated_edits()) {
     const check::Result result =
         check_problem(parse_problem(edit.line), edit.fill, 1, emulator.kernel(config_of(edit)));
     EXPECT_TRUE(result.pass) << edit.name << ": " << result.message;
@@ -59,9 +59,9 @@ Outcome check_of(const Edit& edit, const std::string& folder) {
                                variant, "' --json"));
 }
 
-TEST_F(KnownBadSm90, EveryDefectFailsItsCheck) {
+TEST_F(KnownBadEmulated, EveryDefectFailsItsCheck) {
   const TemporaryFolder folder;
-  const std::vector<Edit>& edits = sm90_edits();
+  const std::vector<Edit> edits = emulated_edits();
   std::vector<Outcome> outcomes(edits.size());
   cpu::ThreadPool pool(cpu::available_threads());
   pool.parallel_for(static_cast<int64_t>(edits.size()), [&](int, int64_t i) {

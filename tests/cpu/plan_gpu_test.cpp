@@ -102,7 +102,7 @@ size_t kernels_of_lengths(const char* line, const char* preset, const SetLength&
 }
 
 TEST(PlanGpu, TenThousandLengthsNeedFewKernels) {
-  constexpr size_t allowed = 4;
+  constexpr size_t allowed = 5;  // two for few query rows, three for more
   const auto both = [](Problem& p, int64_t length) { p.seqlen_q = p.seqlen_k = length; };
   const auto keys = [](Problem& p, int64_t length) { p.seqlen_k = length; };
   const auto queries = [](Problem& p, int64_t length) { p.seqlen_q = length; };

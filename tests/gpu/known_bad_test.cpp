@@ -1,8 +1,8 @@
 // Proves that the checks can fail. Each defect is an edit of a kernel's source. A kernel with a defect must fail a
 // check that the correct kernel passes. There is at least one defect for each family, mask, option of scores and kind
-// of tensor. The edits of attention_sm90 are in tests/cpu/known_bad_edits.h, which also says how an edit names its
-// place. One test needs no GPU: it checks that each place exists. So if a kernel changes, this test shows which edits
-// must change, too.
+// of tensor. The edits of attention_sm90 and attention_decode are in tests/cpu/known_bad_edits.h, which also says how
+// an edit names its place. One test needs no GPU: it checks that each place exists. So if a kernel changes, this test
+// shows which edits must change, too.
 #include "base/error.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
@@ -181,12 +181,13 @@ const std::vector<Edit> edits_of_sm80_and_scalar = {
      "f32 b1 h2 q64 d64"},
 };
 
-std::vector<Edit> with_sm90() {
+std::vector<Edit> all_edits() {
   std::vector<Edit> all = edits_of_sm80_and_scalar;
-  all.insert(all.end(), sm90_edits().begin(), sm90_edits().end());
+  const std::vector<Edit> emulated = emulated_edits();
+  all.insert(all.end(), emulated.begin(), emulated.end());
   return all;
 }
-const std::vector<Edit> edits = with_sm90();
+const std::vector<Edit> edits = all_edits();
 
 class GpuKnownBad : public GpuTest {
  protected:

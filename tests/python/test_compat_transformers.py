@@ -241,6 +241,28 @@ def test_decoding_with_a_static_cache_compiles_into_one_graph(device):
         assert rms(logits[:, 0] - whole[:, at]) <= 64 * UNIT[torch.float32] * rms(whole)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt-oss"])
+def test_a_static_cache_keeps_one_plan(name, monkeypatch):
+    """All decode steps of a static cache are the same problem, so they have the same plan. A layer with a sliding
+    window has a cache of another size, and so a second problem. A dynamic cache is a new problem in each step."""
+    plans = {}
+
+    def recorded(q, k, v, **options):
+        if q.shape[2] == 1:
+            plans.setdefault(kind, []).append((rapt.explain(q, k, v, **options), options.get("window")))
+        return rapt.sdpa(q, k, v, **options)
+
+    monkeypatch.setattr(compat, "attention", recorded)
+    ids, real = tokens("cpu", "left")
+    model = build(name, "rapt")
+    for kind in ("static", "dynamic"):
+        options = dict(max_new_tokens=12, min_new_tokens=12, do_sample=False, disable_compile=True)
+        model.generate(ids, attention_mask=real, cache_implementation=kind, **options)
+    assert len(plans["static"]) == len(plans["dynamic"]) == 11 * 3
+    assert len(set(plans["static"])) == (1 if name in ("llama", "mistral") else 2)
+    assert len(set(plans["dynamic"])) > 5 or name == "mistral"  # all layers of mistral have a window of 5 keys
+
+
 def test_sequences_packed_in_one_row_are_kept_apart():
     ids, _ = tokens("cpu")
     positions = torch.tensor([[*range(6), *range(5)]])

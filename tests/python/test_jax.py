@@ -207,3 +207,78 @@ def test_report_Q10_dtypes_are_refused_by_their_own_names(qkv):
             call()
     with pytest.raises(rapt.InvalidArgument, match=r"^bias\.dtype = bool: only `mask` takes booleans"):
         rapt.sdpa(x, x, x, bias=jnp.zeros((17, 17), bool))
+
+
+def paged(rng, page_size, dtype=np.float32):
+    """Keys and values in pages in a random order, NaN where no key is; also as dense ones, and their lengths."""
+    lengths, heads, dim = [40, 0, 17], 2, 64
+    k, v = (rng.standard_normal((3, heads, 40, dim)).astype(dtype) for _ in range(2))
+    pages = [-(-n // page_size) for n in lengths]
+    order = rng.permutation(sum(pages) + 2)
+    caches = [np.full((len(order), heads, page_size, dim), np.nan, dtype) for _ in range(2)]
+    table = np.full((3, max(pages)), -1, np.int32)
+    for b, n in enumerate(lengths):
+        for i in range(pages[b]):
+            table[b, i] = order[sum(pages[:b]) + i]
+            rows = slice(i * page_size, min((i + 1) * page_size, n))
+            for cache, dense in zip(caches, (k, v)):
+                cache[table[b, i], :, : rows.stop - rows.start] = dense[b, :, rows]
+    return k, v, caches, table, np.array(lengths, np.int32)
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_pages(rng, page_size):
+    k, v, caches, table, used = paged(rng, page_size)
+    q = rng.standard_normal((3, 4, 5, 64)).astype(np.float32)
+    expected = rapt.sdpa(q, k, v, causal=True, seqused_k=used)
+    arrays = [jax.numpy.asarray(x) for x in (q, *caches, table, used)]
+
+    def call(q, k, v, table, used, **options):
+        return rapt.sdpa(q, k, v, causal=True, seqused_k=used, block_table=table, **options)
+
+    for run in (call, jax.jit(call)):
+        np.testing.assert_allclose(run(*arrays), expected, rtol=1e-5, atol=1e-6)
+    out, lse = call(*arrays, max_seqlen_k=40, lse=True)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    assert lse.shape == (3, 4, 5)
+
+    as_bshd = [jax.numpy.swapaxes(x, 1, 2) for x in arrays[:3]]
+    out = call(*as_bshd, *arrays[3:], layout="bshd")
+    np.testing.assert_allclose(jax.numpy.swapaxes(out, 1, 2), expected, rtol=1e-5, atol=1e-6)
+
+    packed = np.swapaxes(q, 1, 2).reshape(15, 4, 64)
+    ends = jax.numpy.asarray(np.array([0, 5, 10, 15], np.int32))
+    out = call(jax.numpy.asarray(packed), *arrays[1:], cu_seqlens_q=ends, max_seqlen_q=5)
+    np.testing.assert_allclose(np.swapaxes(out.reshape(3, 5, 4, 64), 1, 2), expected, rtol=1e-5, atol=1e-6)
+
+    queries = jax.numpy.stack([arrays[0], 2 * arrays[0]])
+    mapped = jax.vmap(lambda one: call(one, *arrays[1:]))(queries)
+    np.testing.assert_allclose(mapped[1], call(queries[1], *arrays[1:]), rtol=1e-5, atol=1e-6)
+
+
+def test_scales_of_single_keys_are_in_pages(rng):
+    k, v, caches, table, used = paged(rng, 16)
+    q = jax.numpy.asarray(rng.standard_normal((3, 4, 1, 64)).astype(np.float32))
+    k8, v8 = (rapt.quantize(jax.numpy.asarray(x), scales="token") for x in (k, v))
+    kinds = {"k_scales": "token", "v_scales": "token", "seqused_k": jax.numpy.asarray(used)}
+    expected = rapt.sdpa(q, k8.codes, v8.codes, k_descale=k8.descale, v_descale=v8.descale, **kinds)
+    in_pages = [rapt.quantize(jax.numpy.asarray(np.nan_to_num(cache)), scales="token") for cache in caches]
+    scales = [jax.numpy.swapaxes(one.descale, 1, 2) for one in in_pages]  # [num_pages, page_size, heads]
+    out = rapt.sdpa(
+        q,
+        *(one.codes for one in in_pages),
+        k_descale=scales[0],
+        v_descale=scales[1],
+        block_table=jax.numpy.asarray(table),
+        **kinds,
+    )
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_wrong_pages_get_a_sentence(rng):
+    _, _, caches, table, used = paged(rng, 16)
+    q = jax.numpy.zeros((3, 4, 1, 64), np.float32)
+    table[2, 0] = 99
+    with pytest.raises(Exception, match=r"block_table\[2, 0\] = 99: must be a page of k"):
+        k, v, table, used = map(jax.numpy.asarray, (*caches, table, used))
+        rapt.sdpa(q, k, v, block_table=table, seqused_k=used)

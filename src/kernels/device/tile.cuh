@@ -46,6 +46,10 @@ struct LdmatrixAddress {
 // of r change places. A thread holds the scores of two columns in each of four tiles of eight columns. This order makes
 // their keys eight neighbours, whose elements of a bias or a mask are loaded at once.
 constexpr int octet_key(int row) { return (row & ~30) | (row & 6) << 2 | (row & 24) >> 2; }
+template <bool octets>
+constexpr int key_of_row(int row) {
+  return octets ? octet_key(row) : row;
+}
 
 // Copies a tile by cp.async: `live_bytes` of each row, a multiple of 16. The rows are `pitch` bytes apart in global
 // memory. The rest of a row, and rows from number `count` on, become zeros. All `threads` of the CTA call this; the
@@ -60,16 +64,17 @@ inline void copy_columns(unsigned to, const char* from, int live_bytes, index_t 
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;
   const bool column = chunk * 16 < live_bytes;
-  const auto key_of = [](int row) { return octets ? octet_key(row) : row; };
-  const char* source = from + key_of(first_row) * pitch + chunk * 16;
+  const char* source = from + key_of_row<octets>(first_row) * pitch + chunk * 16;
   const int live = static_cast<int>(count < Tile::rows ? count : Tile::rows);
   constexpr bool disjoint_bits = (per_pass & (per_pass - 1)) == 0;  // of first_row and r
 #pragma unroll
   for (int r = 0; r < Tile::rows; r += per_pass) {
-    const int row = first_row + r, key = disjoint_bits ? key_of(first_row) + key_of(r) : key_of(row);
+    const int row = first_row + r,
+              key = disjoint_bits ? key_of_row<octets>(first_row) + key_of_row<octets>(r) : key_of_row<octets>(row);
     if (Tile::rows % per_pass == 0 || row < Tile::rows)
       cp_async_16(to + Tile::offset(row, chunk), source, column && key < live);
-    const int next = disjoint_bits ? key_of(first_row) + key_of(r + per_pass) : key_of(row + per_pass);
+    const int next = disjoint_bits ? key_of_row<octets>(first_row) + key_of_row<octets>(r + per_pass)
+                                   : key_of_row<octets>(row + per_pass);
     source += (next - key) * pitch;
   }
 }
@@ -92,20 +97,19 @@ inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf&
   const int first_row = thread / Tile::chunks, chunk = thread % Tile::chunks;
   if (threads % Tile::chunks != 0 && first_row >= per_pass) return;
   const bool column = live_bytes == Tile::chunks * 16 || chunk * 16 < live_bytes;
-  const auto key_of = [](int row) { return octets ? octet_key(row) : row; };
 #pragma unroll
   for (int first = 0; first < Tile::rows; first += together * per_pass) {
     const char* from[together];
 #pragma unroll
     for (int i = 0; i < together && first + i * per_pass < Tile::rows; ++i) {
       const int row = first_row + first + i * per_pass;
-      from[i] = address_of(key_of(Tile::rows % per_pass == 0 || row < Tile::rows ? row : Tile::rows - 1));
+      from[i] = address_of(key_of_row<octets>(Tile::rows % per_pass == 0 || row < Tile::rows ? row : Tile::rows - 1));
     }
 #pragma unroll
     for (int i = 0; i < together && first + i * per_pass < Tile::rows; ++i) {
       const int row = first_row + first + i * per_pass;
       if (Tile::rows % per_pass == 0 || row < Tile::rows)
-        cp_async_16(to + Tile::offset(row, chunk), from[i] + chunk * 16, column && key_of(row) < count);
+        cp_async_16(to + Tile::offset(row, chunk), from[i] + chunk * 16, column && key_of_row<octets>(row) < count);
     }
   }
 }

@@ -73,7 +73,7 @@ struct PageTable {
   constexpr Place of(index_t b, unsigned j) const {
     const unsigned i = page_size.quotient(j);
     const int page = data[b * batch + static_cast<index_t>(i) * column];
-    return {page < 0 ? 0 : page < pages ? page : pages - 1, static_cast<index_t>(j - i * page_size.value)};
+    return {page < 0 ? 0 : page < pages ? page : pages - 1, row(j)};
   }
 };
 

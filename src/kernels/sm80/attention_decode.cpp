@@ -2,6 +2,7 @@
 // and newer. Decides which problems the kernel accepts, chooses tiles, and describes the launch. The kernel is
 // attention_decode.cuh.
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "kernels/config_rules.h"
@@ -9,6 +10,7 @@
 #include "kernels/rules.h"
 #include "kernels/sm80/decode.h"
 #include "kernels/sm80/sm80_rules.h"
+#include "kernels/sm90/choice_gpu.h"
 
 namespace rapt {
 namespace {
@@ -17,6 +19,10 @@ constexpr const char *name = "attention_decode", *source_file = "sm80/attention_
 
 // The most rows of a sequence: query rows times the query heads of a KV head.
 constexpr int64_t most_rows = 256;
+
+// Measured on an H200. With at most 32 rows, the time is that of loading the keys. With more, a multiprocessor needs
+// key_us for each key of a tile of 32 rows.
+constexpr double key_us = 0.012, launch_us = 2, launch_and_merge_us = 5, few_keys = 128;
 
 // The planner's configuration: the kernel's configuration, and the number of multiprocessors.
 struct DecodePlanConfig : Sm80Config {
@@ -85,13 +91,11 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
-bool prefers(const Problem&, const Device&, std::string*) { return true; }
-
-// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with four
-// warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
+// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with
+// four warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   const int64_t rows = p.seqlen_q * p.group();
-  a.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  a.block_m = rows <= 16 ? 16 : 32;
   a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
   a.min_blocks = 1, a.stages = 3;
@@ -102,6 +106,29 @@ void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   while (a.block_n > least && too_large()) a.block_n /= 2;
   while (a.warps_n > 2 && too_large()) a.warps_n /= 2;
   while (a.stages > 1 && too_large()) --a.stages;
+}
+
+// Returns whether attention_decode is faster than the families that would compute the problem otherwise. Measured on an
+// H200 (docs/lab-notebook.md); on other GPUs this is an estimate.
+bool prefers(const Problem& p, const Device& device, std::string* why) {
+  const TypicalLengths lengths = TypicalLengths::of(p);
+  const auto no = [&](const char* faster, const auto&... parts) {
+    return refuse(name, why, parts..., ": ", faster, " is faster");
+  };
+  if (lengths.k <= few_keys && p.batch * p.heads_q <= device.sm_count)
+    return no("attention_sm80", std::llround(lengths.k), " keys and ", p.batch * p.heads_q, " query heads");
+  const double rows = lengths.q * static_cast<double>(p.group());
+  if (rows <= 32) return true;
+  const double multiprocessors = device.sm_count,
+               tiles = lengths.sequences * static_cast<double>(p.heads_k) * std::ceil(rows / 32),
+               us = launch_and_merge_us + tiles * lengths.k / multiprocessors * key_us;
+  if (attention_sm90.accepts(p, device, nullptr)) {
+    if (us <= std::min(choose_sm90_tiles(p, device).us, estimated_sm80_us(p, device))) return true;
+    return no("another family", std::llround(rows), " rows for each KV head");
+  }
+  const double sm80_tiles = lengths.sequences * static_cast<double>(p.heads_q) * std::ceil(lengths.q / 32),
+               sm80_us = launch_us + std::ceil(sm80_tiles / multiprocessors) * lengths.k * key_us;
+  return us <= 0.7 * sm80_us || no("attention_sm80", std::llround(rows), " rows for each KV head");
 }
 
 KernelConfig configure(const Problem& p, const Device& device) {
