@@ -313,6 +313,127 @@ typedef struct rapt_quantize_args {
 } rapt_quantize_args;
 RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args, void* stream);
 
+/* Appends new tokens to a KV cache: writes k and v into k_cache and v_cache, in one pass. On the way it can rotate k
+ * (and q) by rotary position embeddings (Su et al. 2021) and quantise k and v to FP8. CPU and GPU give the same bits.
+ *
+ * New tokens: k [batch, heads_k, seqlen_new, dim] and v [batch, heads_k, seqlen_new, dim_v]. Packed: k [total, heads_k,
+ * dim] and v [total, heads_k, dim_v], with cu_seqlens_new (or with slot_mapping alone: then all tokens are one
+ * sequence). Cache: k_cache [batch_cache, heads_k, capacity, dim] and v_cache [batch_cache, heads_k, capacity, dim_v]
+ * (dense), or [num_pages, heads_k, page_size, ...] (paged), any strides. dtypes: f32, f16, bf16, e4m3 or e5m2. A cache
+ * has the dtype of its input, or it is FP8 and has a descale.
+ *
+ * Exactly one argument says where the tokens go:
+ * - seqused_k [batch]: the lengths before the append. Token i of sequence b gets position seqused_k[b] + i. Not
+ * negative.
+ * - starts [batch]: the same, but a start may be negative.
+ * - slot_mapping [batch, seqlen_new], packed [total]: slot = page * page_size + row (dense: batch row * capacity +
+ *   position).
+ * A token with a negative position or slot is skipped: it is not an error, and nothing is written. A position past the
+ * end of the cache or of the sequence's pages, an entry of block_table or cache_batch_idx outside the cache, a slot
+ * past the end, a position past the rotary tables, and two tokens with the same place are errors on the CPU, and on a
+ * GPU with RAPT_KV_APPEND_CHECK_CONTENTS. Without this check a GPU does not write such a token (if two tokens have the
+ * same place, one of them is written).
+ *
+ * Rotary embedding: cos and sin [positions, rotary_dim / 2] (rapt_rotary_tables fills them). Let c = cos[position, j]
+ * and s = sin[position, j]. The pair (x, y) becomes (x c - y s, y c + x s), in f32, each product and sum rounded, no
+ * FMA. Pair j is channels (j, j + rotary_dim / 2), with RAPT_KV_APPEND_INTERLEAVED (2 j, 2 j + 1). Channels from
+ * rotary_dim on are copied. The result is rounded once, to the dtype of the cache (q: of q_out). A NaN of the result is
+ * the canonical NaN: 0x7fc00000, f16 0x7e00, bf16 0x7fc0. The position is that of the append, or that of `positions`.
+ * Query i of sequence b is rotated at starts[b] + i (or positions). A query with a negative position is not written.
+ *
+ * FP8: y is the rotated k (or v), in f32. RAPT_SCALE_HEAD: descale is an input, f32 [batch, heads_k], finite and at
+ * least 2^-126 (checked as the contents above). RAPT_SCALE_TOKEN: descale is an output for each token and head, by the
+ * rule of rapt_quantize, so older tokens never change. It is written at the token's place: [batch_cache, heads_k,
+ * capacity]; with block_table or slot_mapping [num_pages, page_size, heads_k]. code = y * (1 / descale), as in
+ * rapt_quantize. Without rotation and quantisation, bits are copied. */
+#define RAPT_KV_APPEND_INTERLEAVED (UINT64_C(1) << 0) /* rotary pairs are neighbouring channels */
+#define RAPT_KV_APPEND_Q_AT_START (UINT64_C(1) << 1)  /* all queries of a sequence are rotated at its start */
+/* GPUs: also checks lengths, starts, slots, positions, block_table and supplied descales. Copies them to the host and
+ * waits. */
+#define RAPT_KV_APPEND_CHECK_CONTENTS (UINT64_C(1) << 2)
+typedef struct rapt_kv_append_args {
+  size_t struct_size;
+  uint64_t has;   /* no bits yet */
+  uint64_t flags; /* RAPT_KV_APPEND_* */
+  const rapt_tensor* k;
+  const rapt_tensor* v;
+  const rapt_tensor* k_cache; /* outputs */
+  const rapt_tensor* v_cache;
+  const rapt_tensor* cu_seqlens_new; /* i32 or i64 [batch + 1]: packed k and v. Rows after the last value are skipped */
+  const rapt_tensor* seqused_k;      /* i32 or i64 */
+  const rapt_tensor* starts;         /* i64 or i32 */
+  const rapt_tensor* slot_mapping;   /* i64 or i32 */
+  const rapt_tensor* block_table; /* i32 [batch, pages], only with seqused_k or starts: position p of sequence b is row
+                                     p % page_size of page block_table[b, p / page_size] */
+  const rapt_tensor* cache_batch_idx; /* i32 or i64 [batch], only for dense caches: the batch row of sequence b in the
+                                         caches. NULL: row b, and batch_cache must be batch */
+  const rapt_tensor* k_descale;
+  const rapt_tensor* v_descale;
+  int32_t k_scales; /* rapt_scale_kind: NONE, HEAD or TOKEN */
+  int32_t v_scales;
+  const rapt_tensor* cos;       /* f32, f16 or bf16 [positions, rotary_dim / 2]; NULL: no rotary embedding */
+  const rapt_tensor* sin;       /* as cos */
+  const rapt_tensor* positions; /* i64 or i32 [batch, seqlen_new], packed [total]: rotary positions. Required with cos
+                                   and slot_mapping */
+  const rapt_tensor* q; /* f32, f16 or bf16 [batch, heads_q, seqlen_q, dim], packed [total, heads_q, dim]: is rotated,
+                           too. seqlen_q may differ from seqlen_new without slot_mapping and positions */
+  const rapt_tensor* q_out; /* output, shape and dtype of q. It may be q itself (same data and strides) */
+} rapt_kv_append_args;
+RAPT_API rapt_status rapt_kv_append(rapt_context* context, const rapt_kv_append_args* args, void* stream);
+
+/* Fills tables for rapt_kv_append, on the CPU: cos[p, j] = round(m cos(a)), sin[p, j] = round(m sin(a)) with the angle
+ * a = (first_position + p) * f_j. f_j, m and the angles are float64, and the result is rounded once to f32. With d =
+ * rotary_dim, the frequency without scaling is base^(-2 j / d). The rules are those of Hugging Face transformers, with
+ * its names of parameters: LINEAR: f_j / factor (Chen et al. 2023, position interpolation). DYNAMIC (dynamic NTK): base
+ * is multiplied by (factor * L / M - (factor - 1))^(d / (d - 2)). L is the larger one of seqlen and M; M is
+ * original_max_position_embeddings. YARN (Peng et al. 2023): a mix of f_j and f_j / factor between the dimensions that
+ * turn beta_fast and beta_slow times in original_max_position_embeddings positions. m is attention_factor, or follows
+ * from mscale, mscale_all_dim and factor. LLAMA3 (Llama 3.1): f_j for wavelengths below M / high_freq_factor, f_j /
+ * factor for those above M / low_freq_factor, and a mix between them. A parameter that the rule does not use must be
+ * absent. */
+typedef enum rapt_rotary_kind {
+  RAPT_ROTARY_DEFAULT = 0,
+  RAPT_ROTARY_LINEAR = 1,
+  RAPT_ROTARY_DYNAMIC = 2,
+  RAPT_ROTARY_YARN = 3,
+  RAPT_ROTARY_LLAMA3 = 4
+} rapt_rotary_kind;
+#define RAPT_ROTARY_HAS_BASE (UINT64_C(1) << 0)
+#define RAPT_ROTARY_HAS_FACTOR (UINT64_C(1) << 1)
+#define RAPT_ROTARY_HAS_SEQLEN (UINT64_C(1) << 2)
+#define RAPT_ROTARY_HAS_ORIGINAL_MAX_POSITION_EMBEDDINGS (UINT64_C(1) << 3)
+#define RAPT_ROTARY_HAS_BETA_FAST (UINT64_C(1) << 4)
+#define RAPT_ROTARY_HAS_BETA_SLOW (UINT64_C(1) << 5)
+#define RAPT_ROTARY_HAS_ATTENTION_FACTOR (UINT64_C(1) << 6)
+#define RAPT_ROTARY_HAS_MSCALE (UINT64_C(1) << 7)
+#define RAPT_ROTARY_HAS_MSCALE_ALL_DIM (UINT64_C(1) << 8)
+#define RAPT_ROTARY_HAS_LOW_FREQ_FACTOR (UINT64_C(1) << 9)
+#define RAPT_ROTARY_HAS_HIGH_FREQ_FACTOR (UINT64_C(1) << 10)
+#define RAPT_ROTARY_NO_TRUNCATE \
+  (UINT64_C(1) << 0) /* flags; YARN: does not round the bounds of the mix to whole pairs */
+typedef struct rapt_rotary_args {
+  size_t struct_size;
+  uint64_t has;           /* RAPT_ROTARY_HAS_* */
+  uint64_t flags;         /* RAPT_ROTARY_NO_TRUNCATE */
+  const rapt_tensor* cos; /* outputs, f32 [positions, rotary_dim / 2] in host memory, any strides */
+  const rapt_tensor* sin;
+  int32_t kind; /* rapt_rotary_kind */
+  int32_t reserved;
+  int64_t first_position; /* position of row 0, 0 or more */
+  int64_t seqlen;         /* DYNAMIC: the longest length in use. Default: original_max_position_embeddings */
+  double base;            /* above 1, also called rope_theta. Default: 10000 */
+  double factor;          /* above 0; required for all kinds but DEFAULT */
+  double original_max_position_embeddings; /* above 0; required for DYNAMIC, YARN and LLAMA3 */
+  double beta_fast;                        /* YARN. Default: 32 */
+  double beta_slow;                        /* YARN. Default: 1 */
+  double attention_factor;                 /* YARN: above 0. Default: from mscale, mscale_all_dim and factor */
+  double mscale;                           /* YARN: with mscale_all_dim, or both absent */
+  double mscale_all_dim;
+  double low_freq_factor; /* LLAMA3: required, above 0 and below high_freq_factor */
+  double high_freq_factor;
+} rapt_rotary_args;
+RAPT_API rapt_status rapt_rotary_tables(rapt_context* context, const rapt_rotary_args* args);
+
 /* Computes only the product of q and k: out[b,h,i,j] = scale * q_descale * k_descale * dot(q[b,h,i], k[b,h/g,j]).
  * g = heads_q / heads_k. q [batch, heads_q, seqlen_q, head_dim] and k [batch, heads_k, seqlen_k, head_dim] are f32,
  * f16, bf16, e4m3, e5m2 or sim8; they may differ. out [batch, heads_q, seqlen_q, seqlen_k] is f32, f16 or bf16. Sums

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -509,6 +510,128 @@ inline void quantize(const Tensor& input, const Tensor& output, const Tensor& de
   if (options.max_seqlen) args.has |= RAPT_QUANTIZE_HAS_MAX_SEQLEN, args.max_seqlen = *options.max_seqlen;
   if (options.percentile) args.has |= RAPT_QUANTIZE_HAS_PERCENTILE, args.percentile = *options.percentile;
   api_detail::check(rapt_quantize(api_detail::handle(options.context), &args, options.stream));
+}
+
+// The optional arguments of kv_append(). Give exactly one of seqused_k, starts and slot_mapping. Designated
+// initialisers must follow this order.
+struct KvAppendOptions {
+  Tensor cu_seqlens_new = {};   // i32 or i64 [batch + 1]: packed k and v
+  Tensor seqused_k = {};        // i32 or i64 [batch]: lengths before the append
+  Tensor starts = {};           // i64 or i32 [batch]: the same, may be negative (such tokens are skipped)
+  Tensor slot_mapping = {};     // i64 or i32 [batch, seqlen_new], packed [total]: page * page_size + row; < 0: skipped
+  Tensor block_table = {};      // i32 [batch, pages]: the caches are paged. With seqused_k or starts
+  Tensor cache_batch_idx = {};  // i32 or i64 [batch]: the batch row of each sequence in dense caches
+  Tensor k_descale = {};        // f32: input if k_scales is head, output if it is token
+  Tensor v_descale = {};
+  Scales k_scales = Scales::none;  // none, head or token
+  Scales v_scales = Scales::none;
+  Tensor cos = {};  // f32, f16 or bf16 [positions, rotary_dim / 2]: rotates k (and q)
+  Tensor sin = {};
+  bool interleaved = false;     // rotary pairs are channels (2 j, 2 j + 1), else (j, j + rotary_dim / 2)
+  Tensor positions = {};        // i64 or i32 [batch, seqlen_new], packed [total]: rotary positions
+  Tensor q = {};                // f32, f16 or bf16 [batch, heads_q, seqlen_q, dim], packed [total, heads_q, dim]
+  Tensor q_out = {};            // output, the rotated q; may be q itself
+  bool q_at_start = false;      // all queries of a sequence are rotated at its start
+  bool check_contents = false;  // GPUs: also checks the contents of lists and descales. Copies them and waits
+  const Context* context = nullptr;
+  void* stream = nullptr;
+};
+
+// Writes new keys and values to caches: rotates (rotary embedding) and quantises them to FP8 on the way.
+inline void kv_append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
+                      const KvAppendOptions& options) {
+  api_detail::check_writable("k_cache", k_cache);
+  api_detail::check_writable("v_cache", v_cache);
+  api_detail::check_writable("q_out", options.q_out);
+  if (options.k_scales == Scales::token) api_detail::check_writable("k_descale", options.k_descale);
+  if (options.v_scales == Scales::token) api_detail::check_writable("v_descale", options.v_descale);
+  const Tensor* const tensors[] = {&k,
+                                   &v,
+                                   &k_cache,
+                                   &v_cache,
+                                   &options.cu_seqlens_new,
+                                   &options.seqused_k,
+                                   &options.starts,
+                                   &options.slot_mapping,
+                                   &options.block_table,
+                                   &options.cache_batch_idx,
+                                   &options.k_descale,
+                                   &options.v_descale,
+                                   &options.cos,
+                                   &options.sin,
+                                   &options.positions,
+                                   &options.q,
+                                   &options.q_out};
+  using Args = rapt_kv_append_args;
+  constexpr const rapt_tensor* Args::*members[] = {
+      &Args::k,         &Args::v,         &Args::k_cache,      &Args::v_cache,     &Args::cu_seqlens_new,
+      &Args::seqused_k, &Args::starts,    &Args::slot_mapping, &Args::block_table, &Args::cache_batch_idx,
+      &Args::k_descale, &Args::v_descale, &Args::cos,          &Args::sin,         &Args::positions,
+      &Args::q,         &Args::q_out};
+  std::array<rapt_tensor, std::size(members)> views;
+  rapt_kv_append_args args{};
+  args.struct_size = sizeof(args);
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (!tensors[i]->present()) continue;
+    views[i] = tensors[i]->view();
+    args.*members[i] = &views[i];
+  }
+  args.k_scales = static_cast<int32_t>(options.k_scales);
+  args.v_scales = static_cast<int32_t>(options.v_scales);
+  if (options.interleaved) args.flags |= RAPT_KV_APPEND_INTERLEAVED;
+  if (options.q_at_start) args.flags |= RAPT_KV_APPEND_Q_AT_START;
+  if (options.check_contents) args.flags |= RAPT_KV_APPEND_CHECK_CONTENTS;
+  api_detail::check(rapt_kv_append(api_detail::handle(options.context), &args, options.stream));
+}
+
+// The rule of rotary frequencies (rapt.h, rapt_rotary_tables). The names are those of Hugging Face transformers.
+enum class Rotary : int32_t {
+  standard = RAPT_ROTARY_DEFAULT,
+  linear = RAPT_ROTARY_LINEAR,
+  dynamic = RAPT_ROTARY_DYNAMIC,
+  yarn = RAPT_ROTARY_YARN,
+  llama3 = RAPT_ROTARY_LLAMA3
+};
+struct RotaryOptions {
+  Rotary kind = Rotary::standard;
+  int64_t first_position = 0;
+  std::optional<double> base = {};    // default: 10000
+  std::optional<double> factor = {};  // required for all kinds but standard
+  std::optional<int64_t> seqlen = {};
+  std::optional<double> original_max_position_embeddings = {};
+  std::optional<double> beta_fast = {}, beta_slow = {}, attention_factor = {}, mscale = {}, mscale_all_dim = {};
+  std::optional<double> low_freq_factor = {}, high_freq_factor = {};
+  bool truncate = true;  // yarn
+  const Context* context = nullptr;
+};
+
+// Fills cos and sin, f32 [positions, rotary_dim / 2] in host memory, for kv_append().
+inline void rotary_tables(const Tensor& cos, const Tensor& sin, const RotaryOptions& options = {}) {
+  api_detail::check_writable("cos", cos);
+  api_detail::check_writable("sin", sin);
+  const api_detail::Argument cosines(cos), sines(sin);
+  rapt_rotary_args args{};
+  args.struct_size = sizeof(args);
+  args.cos = cosines.get(), args.sin = sines.get();
+  args.kind = static_cast<int32_t>(options.kind);
+  args.first_position = options.first_position;
+  if (!options.truncate) args.flags |= RAPT_ROTARY_NO_TRUNCATE;
+  const auto set = [&](uint64_t bit, auto& field, const auto& value) {
+    if (value) args.has |= bit, field = *value;
+  };
+  set(RAPT_ROTARY_HAS_BASE, args.base, options.base);
+  set(RAPT_ROTARY_HAS_FACTOR, args.factor, options.factor);
+  set(RAPT_ROTARY_HAS_SEQLEN, args.seqlen, options.seqlen);
+  set(RAPT_ROTARY_HAS_ORIGINAL_MAX_POSITION_EMBEDDINGS, args.original_max_position_embeddings,
+      options.original_max_position_embeddings);
+  set(RAPT_ROTARY_HAS_BETA_FAST, args.beta_fast, options.beta_fast);
+  set(RAPT_ROTARY_HAS_BETA_SLOW, args.beta_slow, options.beta_slow);
+  set(RAPT_ROTARY_HAS_ATTENTION_FACTOR, args.attention_factor, options.attention_factor);
+  set(RAPT_ROTARY_HAS_MSCALE, args.mscale, options.mscale);
+  set(RAPT_ROTARY_HAS_MSCALE_ALL_DIM, args.mscale_all_dim, options.mscale_all_dim);
+  set(RAPT_ROTARY_HAS_LOW_FREQ_FACTOR, args.low_freq_factor, options.low_freq_factor);
+  set(RAPT_ROTARY_HAS_HIGH_FREQ_FACTOR, args.high_freq_factor, options.high_freq_factor);
+  api_detail::check(rapt_rotary_tables(api_detail::handle(options.context), &args));
 }
 
 // The optional arguments of qk().

@@ -21,6 +21,7 @@ from . import _backend, _core, _signature
 from ._contexts import Context
 from ._dispatch import backend_of
 from ._errors import DeviceError, EnvironmentLacking, Error, InternalError, InvalidArgument, OutOfMemory, Unsupported
+from ._kv_append import kv_append, rotary_tables
 from ._outputs import Quantized
 from ._products import gemm, qk
 from ._quantize import fake_quantize, quantize
@@ -34,6 +35,8 @@ __all__ = [
     "merge",
     "qk",
     "gemm",
+    "kv_append",
+    "rotary_tables",
     "prepare",
     "explain",
     "load_pack",

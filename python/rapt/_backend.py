@@ -13,7 +13,8 @@ class Backend(NamedTuple):
     """The operations for arrays of one framework.
 
     sdpa, prepare and explain take the arguments of rapt.sdpa. merge takes the arguments of rapt._core.merge. The others
-    take arrays and a dictionary of checked options (_quantize.py, _products.py).
+    take arrays and a dictionary of checked options (_quantize.py, _products.py, _kv_append.py). rotary_tables takes a
+    shape, an array whose framework and device the tables get, and a function that fills tables on the CPU.
     """
 
     sdpa: Callable[..., Any]
@@ -24,6 +25,8 @@ class Backend(NamedTuple):
     fake_quantize: Callable[..., Any]
     qk: Callable[..., Any]
     gemm: Callable[..., Any]
+    kv_append: Callable[..., Any]
+    rotary_tables: Callable[..., Any]
 
 
 def tracing() -> bool:

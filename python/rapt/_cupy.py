@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cupy
+import numpy
 
 from . import _core
 from ._backend import Backend, register
@@ -62,7 +63,16 @@ NUMBERS = Numbers(
     array=lambda values, like: cupy.array(values, cupy.float32),
     arange=lambda count, like: cupy.arange(count, dtype=cupy.int32),
 )
-BACKEND = backend(allocate, NUMBERS)
+
+
+def rotary_tables(shape, like, fill):
+    cos, sin = (numpy.empty(shape, numpy.float32) for _ in range(2))
+    fill(cos, sin)
+    with like.device:
+        return cupy.asarray(cos), cupy.asarray(sin)
+
+
+BACKEND = backend(allocate, NUMBERS, rotary_tables)
 _core.register_framework((cupy.ndarray,), "cupy", RAPT_BF16, {"view": view, "allocate": allocate, "stream": stream})
 load_default_pack()
 

@@ -1,5 +1,5 @@
-"""quantize, fake_quantize, qk and gemm on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch). This module
-allocates the outputs, and the compiled module fills them.
+"""quantize, fake_quantize, qk, gemm and kv_append on arrays that rapt._core reads in place (NumPy, CuPy, PyTorch). This
+module allocates the outputs, and the compiled module fills them.
 
 Used by the frameworks' modules.
 """
@@ -11,6 +11,7 @@ from typing import Any, Callable
 from . import _core, _numbers
 from ._backend import Backend
 from ._outputs import Quantized, descale_shape, gemm_shape, given_outputs, mean_shape, out_dtype_name, qk_shape
+from ._values import APPEND_ARRAYS, APPEND_OPTIONS
 
 Allocate = Callable[..., Any]  # allocate(like, shape, dtype name, zeroed, in_order: use like's order of dimensions)
 
@@ -83,7 +84,17 @@ def gemm(allocate: Allocate, a, b, given: dict):
     return out
 
 
-def backend(allocate: Allocate, numbers: "_numbers.Numbers") -> Backend:
+def kv_append(allocate: Allocate, k, v, k_cache, v_cache, given: dict):
+    """Returns the rotated q, or None without q."""
+    q, q_out = given["q"], given["q_out"]
+    if q is not None and q_out is None:
+        q_out = allocate(q, tuple(q.shape), str(q.dtype).removeprefix("torch."), False)
+    arrays = [q_out if name == "q_out" else given[name] for name in APPEND_ARRAYS]
+    _core.kv_append(k, v, k_cache, v_cache, *arrays, *(given[name] for name in APPEND_OPTIONS), given["context"])
+    return q_out
+
+
+def backend(allocate: Allocate, numbers: "_numbers.Numbers", rotary_tables: Callable[..., Any]) -> Backend:
     """The operations of a framework without FP8 types, tracers and gradients: NumPy, CuPy."""
 
     def storage(given: dict):
@@ -105,4 +116,6 @@ def backend(allocate: Allocate, numbers: "_numbers.Numbers") -> Backend:
         fake_quantized,
         lambda q, k, given: qk(allocate, q, k, given),
         lambda a, b, given: gemm(allocate, a, b, given),
+        lambda k, v, k_cache, v_cache, given: kv_append(allocate, k, v, k_cache, v_cache, given),
+        rotary_tables,
     )

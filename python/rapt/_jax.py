@@ -176,6 +176,16 @@ def _refuse(operation: str):
     return refuse
 
 
+def _refuse_append(*arguments):
+    raise Unsupported("kv_append: not available for JAX arrays: they cannot be changed in place")
+
+
+def rotary_tables(shape, like, fill):
+    tables = [numpy.empty(shape, numpy.float32) for _ in range(2)]
+    fill(*tables)
+    return tuple(jax.device_put(table, next(iter(like.devices()))) for table in tables)
+
+
 BACKEND = Backend(
     sdpa,
     _refuse("prepare"),
@@ -185,6 +195,8 @@ BACKEND = Backend(
     _jax_operators.fake_quantize,
     _jax_operators.qk,
     _jax_operators.gemm,
+    _refuse_append,
+    rotary_tables,
 )
 
 load_default_pack()

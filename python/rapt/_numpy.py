@@ -60,7 +60,15 @@ NUMBERS = Numbers(
     array=lambda values, like: numpy.array(values, numpy.float32),
     arange=lambda count, like: numpy.arange(count, dtype=numpy.int32),
 )
-BACKEND = backend(allocate, NUMBERS)
+
+
+def rotary_tables(shape, like, fill):
+    cos, sin = (numpy.empty(shape, numpy.float32) for _ in range(2))
+    fill(cos, sin)
+    return cos, sin
+
+
+BACKEND = backend(allocate, NUMBERS, rotary_tables)
 TYPES = (numpy.ndarray, numpy.memmap)
 _core.register_framework(TYPES, "numpy", RAPT_F32, {"view": view, "allocate": allocate})
 

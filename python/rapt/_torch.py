@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from . import _backend, _core, _torch_fp8
+from . import _backend, _core, _torch_fp8, _torch_kv
 from ._backend import Backend, register
 from ._contexts import Context
 from ._errors import Unsupported
@@ -82,14 +82,21 @@ def context_for(threads: int) -> Context | None:
     return Context(threads) if threads < _default_threads() else None
 
 
-FP8 = (_torch_fp8.quantize, _torch_fp8.fake_quantize, _torch_fp8.qk, _torch_fp8.gemm)
-BACKEND = Backend(_core.sdpa, _core.prepare, _core.explain, merge, *FP8)
+OTHERS = (
+    _torch_fp8.quantize,
+    _torch_fp8.fake_quantize,
+    _torch_fp8.qk,
+    _torch_fp8.gemm,
+    _torch_kv.kv_append,
+    _torch_kv.rotary_tables,
+)
+BACKEND = Backend(_core.sdpa, _core.prepare, _core.explain, merge, *OTHERS)
 OPERATOR_BACKEND = Backend(
     through_operator,
     lambda q, k, v, **options: _on_plain_tensors("prepare", q, k, v, **options),
     lambda q, k, v, **options: _on_plain_tensors("explain", q, k, v, **options),
     merge_through_operator,
-    *FP8,
+    *OTHERS,
 )
 _core.register_framework(
     TYPES,

@@ -18,6 +18,33 @@ SCALES = WORDS["q_scales"]
 BOOLS = {False: 0, True: 1}
 FORMAT_CODES = {"e4m3": 4, "float8_e4m3fn": 4, "e5m2": 5, "float8_e5m2": 5, "sim8": 6}  # rapt_dtype
 
+# The arrays and the other options of kv_append, in the order of _core.kv_append.
+APPEND_ARRAYS = (
+    "cu_seqlens_new",
+    "seqused_k",
+    "starts",
+    "slot_mapping",
+    "block_table",
+    "cache_batch_idx",
+    "k_descale",
+    "v_descale",
+    "cos",
+    "sin",
+    "positions",
+    "q",
+    "q_out",
+)
+APPEND_OPTIONS = (
+    "k_scales",
+    "v_scales",
+    "layout",
+    "interleaved",
+    "q_at_start",
+    "check_contents",
+    "k_cache_dtype",
+    "v_cache_dtype",
+)
+
 
 def word(name: str, value: Any, words: dict) -> int:
     """The number of a word of the table. False and True are allowed only if the table has them."""

@@ -30,6 +30,8 @@ PyObject* merge(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 // These functions write to the given arrays and return None. Their definitions list the arguments.
 PyObject* quantize(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* kv_append(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* rotary_tables(PyObject* module, PyObject* const* args, Py_ssize_t count);
 PyObject* qk(PyObject* module, PyObject* const* args, Py_ssize_t count);
 PyObject* gemm(PyObject* module, PyObject* const* args, Py_ssize_t count);
 

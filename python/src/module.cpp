@@ -90,6 +90,8 @@ PyMethodDef methods[] = {
     {"explain_here", fast(explain_here), METH_FASTCALL | METH_KEYWORDS, "explain without redirect()."},
     {"merge", fast(merge), METH_FASTCALL, "rapt_merge: (outs, lses, sinks, lse, out, out_dtype, context)."},
     {"quantize", fast(quantize), METH_FASTCALL, "rapt_quantize into given arrays: see quantize.cpp."},
+    {"kv_append", fast(kv_append), METH_FASTCALL, "rapt_kv_append into given arrays: see kv_append.cpp."},
+    {"rotary_tables", fast(rotary_tables), METH_FASTCALL, "rapt_rotary_tables: see kv_append.cpp."},
     {"qk", fast(qk), METH_FASTCALL, "rapt_qk into a given array: see products.cpp."},
     {"gemm", fast(gemm), METH_FASTCALL, "rapt_gemm into a given array: see products.cpp."},
     {"defaults", defaults, METH_NOARGS, "{option: default} of sdpa."},

@@ -135,6 +135,14 @@ rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_args* args,
   return guard([&] { rapt::quantize(resolve(context), Arguments(args), stream); });
 }
 
+rapt_status rapt_kv_append(rapt_context* context, const rapt_kv_append_args* args, void* stream) {
+  return guard([&] { rapt::kv_append(resolve(context), Arguments(args), stream); });
+}
+
+rapt_status rapt_rotary_tables(rapt_context* context, const rapt_rotary_args* args) {
+  return guard([&] { rapt::rotary_tables(resolve(context), Arguments(args)); });
+}
+
 rapt_status rapt_qk(rapt_context* context, const rapt_qk_args* args, void* stream) {
   return guard([&] { rapt::qk(resolve(context), Arguments(args), stream); });
 }

@@ -30,6 +30,17 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+// Not inlined, because sentences have hundreds of numbers.
+template <class Number>
+[[gnu::noinline]] void append_number(std::string& text, Number number) {
+  char digits[64];
+  char* const end = digits + sizeof digits;
+  if constexpr (std::is_floating_point_v<Number>)
+    text.append(digits, std::to_chars(digits, end, number, std::chars_format::general, 6).ptr);
+  else
+    text.append(digits, std::to_chars(digits, end, number).ptr);
+}
+
 // Appends the text of one part. The text must be the same in every locale, because concat() also makes kernel sources
 // and file names. Numbers print as in the classic locale: floating point with six significant digits, bool as 0 or 1.
 template <class Part>
@@ -46,12 +57,7 @@ void append_part(std::string& text, const Part& part) {
     text += address == 0 ? "" : "0x";
     text.append(digits, std::to_chars(digits, digits + sizeof digits, address, 16).ptr);
   } else if constexpr (std::is_arithmetic_v<Part>) {
-    char digits[64];
-    char* const end = digits + sizeof digits;
-    if constexpr (std::is_floating_point_v<Part>)
-      text.append(digits, std::to_chars(digits, end, part, std::chars_format::general, 6).ptr);
-    else
-      text.append(digits, std::to_chars(digits, end, part).ptr);
+    append_number(text, part);
   } else {
     text += std::string_view(part);
   }
@@ -66,12 +72,13 @@ std::string concat(const Parts&... parts) {
 }
 
 // A sentence names the argument, its value and the rule: invalid("softcap = ", c, ": must be greater than 0").
+// Errors are rare, so this code is compiled for size.
 template <class... Parts>
-[[noreturn]] void invalid(const Parts&... parts) {
+[[noreturn, gnu::cold]] void invalid(const Parts&... parts) {
   throw Error(ErrorCode::invalid_argument, concat(parts...));
 }
 template <class... Parts>
-[[noreturn]] void unsupported(const Parts&... parts) {
+[[noreturn, gnu::cold]] void unsupported(const Parts&... parts) {
   throw Error(ErrorCode::unsupported, concat(parts...));
 }
 

@@ -76,6 +76,36 @@ void quantize(Args& args, bool accepted = true) {
   expect_result(status, accepted, right, codes[0] == 0 && codes[1] == 0, "rapt_quantize");
 }
 
+#if defined(RAPT_KV_APPEND_INTERLEAVED)  // rapt_0.1.0.h has no such function
+// Appends one token at position 1.
+template <class Args>
+void kv_append(Args& args, bool accepted = true) {
+  float k[1] = {3}, v[1] = {4}, k_cache[2] = {-1, -1}, v_cache[2] = {-1, -1};
+  const int32_t length[1] = {1};
+  const int64_t shape[4] = {1, 1, 1, 1}, cache_shape[4] = {1, 1, 2, 1};
+  const rapt_tensor tk = tensor(k, 4, shape), tv = tensor(v, 4, shape), tkc = tensor(k_cache, 4, cache_shape),
+                    tvc = tensor(v_cache, 4, cache_shape);
+  rapt_tensor lengths = tensor(nullptr, 1, shape);
+  lengths.data = const_cast<int32_t*>(length), lengths.dtype = RAPT_I32;
+  args.k = &tk, args.v = &tv, args.k_cache = &tkc, args.v_cache = &tvc, args.seqused_k = &lengths;
+  const rapt_status status = rapt_kv_append(nullptr, &args, nullptr);
+  const bool right = near(k_cache[0], -1) && near(k_cache[1], 3) && near(v_cache[0], -1) && near(v_cache[1], 4);
+  expect_result(status, accepted, right, near(k_cache[1], -1) && near(v_cache[1], -1), "rapt_kv_append");
+}
+
+// Positions 0 and 1 of one pair, whose angle is the position.
+template <class Args>
+void rotary_tables(Args& args, bool accepted = true) {
+  float cos[2] = {-2, -2}, sin[2] = {-2, -2};
+  const int64_t shape[2] = {2, 1};
+  const rapt_tensor tc = tensor(cos, 2, shape), ts = tensor(sin, 2, shape);
+  args.cos = &tc, args.sin = &ts;
+  const rapt_status status = rapt_rotary_tables(nullptr, &args);
+  const bool right = near(cos[0], 1) && near(cos[1], std::cos(1.0)) && near(sin[0], 0) && near(sin[1], std::sin(1.0));
+  expect_result(status, accepted, right, near(cos[0], -2) && near(sin[1], -2), "rapt_rotary_tables");
+}
+#endif
+
 template <class Args>
 void qk(Args& args, bool accepted = true) {
   float q[2] = {1, 2}, k[2] = {3, 4}, out[1] = {-1};

@@ -25,6 +25,8 @@ int main() {
   run<rapt_sdpa_args>([](auto& args, bool accepted) { abi::attention(args, accepted); });
   run<rapt_merge_args>([](auto& args, bool accepted) { abi::merge(args, accepted); });
   run<rapt_quantize_args>([](auto& args, bool accepted) { abi::quantize(args, accepted); });
+  run<rapt_kv_append_args>([](auto& args, bool accepted) { abi::kv_append(args, accepted); });
+  run<rapt_rotary_args>([](auto& args, bool accepted) { abi::rotary_tables(args, accepted); });
   run<rapt_qk_args>([](auto& args, bool accepted) { abi::qk(args, accepted); });
   run<rapt_gemm_args>([](auto& args, bool accepted) { abi::gemm(args, accepted); });
   Longer<rapt_context_options> options;

@@ -1,12 +1,12 @@
 // Compares rapt_quantize on a GPU with the CPU, bit for bit: every kind of scales, every format, rotation, mean and
 // percentile, for dense and packed, aligned and unaligned tensors. Also tests graphs, wrong lists and repeated calls.
 // tests/cpu/quantize_test.cpp compares the CPU with a reference.
-#include <deque>
 #include <functional>
 
 #include "../cpu/quantize_call.h"
 #include "base/error.h"
 #include "gpu_support.h"
+#include "placed_tensors.h"
 
 namespace rapt::test {
 namespace {
@@ -15,54 +15,18 @@ constexpr int32_t all_scales[] = {RAPT_SCALE_TENSOR,  RAPT_SCALE_HEAD,     RAPT_
                                   RAPT_SCALE_BLOCK64, RAPT_SCALE_BLOCK128, RAPT_SCALE_CHANNEL};
 constexpr uint64_t rotate_and_smooth = RAPT_QUANTIZE_HADAMARD | RAPT_QUANTIZE_SMOOTH;
 
-// The tensors of a call in GPU memory, with bytes of 0xff around each. Used in a ContextScope of GPU 0.
-class OnGpu {
+// The tensors of a call in GPU memory. Used in a ContextScope of GPU 0.
+class OnGpu : public PlacedTensors {
  public:
-  explicit OnGpu(const QuantizeCall& call, size_t guard_bytes = 4096) : guard_bytes_(guard_bytes) {
-    args_.emplace(call, [this](const char*, const HostTensor& tensor) { return place(tensor); });
+  explicit OnGpu(const QuantizeCall& call, size_t guard_bytes = 4096) : PlacedTensors(guard_bytes) {
+    args_.emplace(call, placement());
   }
-
   const rapt_quantize_args& args() const { return args_->args; }
   rapt_status enqueue(cuda::StreamHandle stream, rapt_context* context = nullptr) const {
     return rapt_quantize(context, &args(), stream);
   }
-  // Copies all tensors back to the host, also inputs, to check that they are unchanged. The work must be finished.
-  void download() {
-    for (const Placed& placed : placed_) {
-      std::vector<std::byte> bytes(placed.buffer.bytes());
-      placed.buffer.download(bytes.data(), bytes.size());
-      for (size_t i = 0; i < bytes.size(); ++i) {
-        const bool inside = i >= placed.begin && i < placed.begin + placed.bytes;
-        if (inside) continue;
-        ASSERT_EQ(bytes[i], std::byte{0xff}) << "written at byte " << i << " of a tensor in [" << placed.begin << ", "
-                                             << placed.begin + placed.bytes << ")";
-      }
-      std::memcpy(placed.host, bytes.data() + placed.begin, placed.bytes);
-    }
-  }
 
  private:
-  struct Placed {
-    std::byte* host;
-    size_t begin, bytes;
-    cuda::Buffer buffer;
-  };
-
-  check::Address place(const HostTensor& tensor) {
-    const check::Span span = check::reach(tensor.shape, tensor.strides);
-    const int64_t width = bytes_of(tensor.dtype);
-    std::byte* host = tensor.data() + span.first * width;
-    const auto bytes = static_cast<size_t>(std::max<int64_t>(span.last - span.first + 1, 0) * width);
-    const size_t begin = guard_bytes_ + reinterpret_cast<uintptr_t>(host) % 64;  // the host's alignment
-    Placed& placed = placed_.emplace_back(
-        Placed{host, begin, bytes, cuda::Buffer(std::max<size_t>(begin + bytes + guard_bytes_, 1))});
-    placed.buffer.fill(0xff);
-    if (bytes > 0) placed.buffer.upload(host, bytes, begin);
-    return {static_cast<std::byte*>(placed.buffer.data()) + begin - span.first * width, {RAPT_DEVICE_CUDA, 0}};
-  }
-
-  size_t guard_bytes_;
-  std::deque<Placed> placed_;
   std::optional<QuantizeArgs> args_;
 };
 

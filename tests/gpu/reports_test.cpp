@@ -7,11 +7,13 @@
 #include <set>
 #include <thread>
 
+#include "../cpu/append_then_attend.h"
 #include "base/error.h"
 #include "cuda/driver.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "placed_tensors.h"
 #include "prim_args.cuh"
 
 namespace rapt::test {
@@ -258,6 +260,43 @@ TEST_F(GpuReports, R112) {
   const std::string line = "bf16 h64:16 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 lse";
   expect_stable_after_nan(line, 500);
   expect_stable_after_nan(line + " causal", 500);
+}
+
+// The stream orders the append before the attention. Each run first appends NaN at the same places. 500 runs without
+// waiting in between give the bits of a run that waits.
+TEST_F(GpuReports, R114) {
+  const cuda::Stream stream;
+  for (const int64_t old : {15, 16, 17})
+    for (const int64_t fresh : {1, 2, 3}) {
+      SCOPED_TRACE(concat(old, " old tokens, ", fresh, " new"));
+      const AppendThenAttend step(old, fresh);
+      HostTensor no_numbers = make_tensor(DType::f16, step.append.k.shape);
+      fill(no_numbers, nan);
+      PlacedTensors placed(256);
+      const AppendArgs places(step.append, placed.placement());
+      const check::View no_keys("k", no_numbers, placed.placement());
+      rapt_kv_append_args erase = places.args;
+      erase.k = erase.v = no_keys.get();
+      step.with_attention(places.args, placed.placement(), [&](const rapt_sdpa_args& attention) {
+        const auto run = [&](bool wait) {
+          ASSERT_EQ(rapt_kv_append(nullptr, &erase, stream.handle()), RAPT_OK) << rapt_last_error();
+          ASSERT_EQ(rapt_kv_append(nullptr, &places.args, stream.handle()), RAPT_OK) << rapt_last_error();
+          if (wait) stream.synchronize();
+          ASSERT_EQ(rapt_sdpa(nullptr, &attention, stream.handle()), RAPT_OK) << rapt_last_error();
+        };
+        const auto result = [&] {
+          stream.synchronize();
+          placed.download();
+          return bits(step.out);
+        };
+        run(true);
+        const std::vector<unsigned char> expected = result();
+        const HostTensor dense = step.dense();
+        each_index(dense.shape, [&](const auto& at) { ASSERT_NEAR(step.out.at(at), dense.at(at), 2e-3); });
+        for (int i = 0; i < 500; ++i) run(false);
+        EXPECT_EQ(result(), expected);
+      });
+    }
 }
 
 namespace {

@@ -1419,6 +1419,25 @@ def test_the_quantiser_is_timed_beside_a_copy(torch, tmp_path):
 
 
 @needs_torch
+def test_kv_append_compares_and_measures(tmp_path):
+    if importlib.util.find_spec("rapt") is None:
+        pytest.skip("rapt is not installed")
+    done = subprocess.run(
+        [sys.executable, os.path.join(BENCH, "kv_append.py"), "--device", "cpu", "--quick", "--rounds", "1"]
+        + ["--kinds", "copy,rotary-token", "--output", str(tmp_path / "rows.jsonl")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows.read(str(tmp_path / "rows.jsonl"))
+    kinds = ("copy", "rotary-token")
+    expected = [name for p in ("prefill", "decode") for k in kinds for name in (f"rapt-{p}-{k}", f"copy-{k}")]
+    assert [one["arm"] for one in found] == expected
+    assert all(rows.faults(one) == [] and one["roof_share"] > 0 for one in found)
+
+
+@needs_torch
 @pytest.mark.parametrize(
     "words, complaint",
     [

@@ -184,10 +184,10 @@ def test_a_length_without_a_place_is_an_error_and_nothing_is_written(device, len
 @pytest.mark.parametrize("lengths, at, value", WRONG, ids=str)
 @pytest.mark.parametrize("new", [1, 3, 64, 65])
 def test_what_writes_to_the_cache_writes_nothing_outside_its_place(device, dtype, lengths, at, value, new):
-    """append() works without reading the lengths, as on a GPU; here also on the CPU. 65 tokens never fit."""
-    from rapt.compat._shared import append
+    """The append works without reading the lengths, as on a GPU; here also on the CPU. 65 tokens never fit."""
+    from rapt.compat._shared import Cache, first_places
 
-    _, cache, _, _, _ = cache_of_64(device, dtype)
+    _, cache, other, _, _ = cache_of_64(device, dtype)
     fresh = torch.randn(2, new, 2, 16).to(dtype).to(device)
     expected = cache.clone()
     for b, length in enumerate(lengths):
@@ -197,7 +197,8 @@ def test_what_writes_to_the_cache_writes_nothing_outside_its_place(device, dtype
     if device == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
-        append(cache, fresh, start)
+        places = first_places(Cache(cache, other, 2, 64), new, start)
+        rapt.kv_append(fresh, fresh, cache, other, starts=places, layout="bshd")
     finally:
         if device == "cuda":
             torch.cuda.set_sync_debug_mode("default")
@@ -253,9 +254,122 @@ def test_caches_that_cannot_be_written_are_refused_before_anything_is():
     with pytest.raises(rapt.InvalidArgument, match="cache_seqlens is True"):
         fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=True)
     assert torch.equal(k_cache, before)
-    with pytest.raises(rapt.Unsupported, match="k and v are given with block_table"):
-        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, block_table=start[:, None])
-    for name in ("rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad"):
-        with pytest.raises(rapt.Unsupported, match=f"{name} is given"):
-            fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, **{name: start})
+    for change, sentence in [
+        (dict(rotary_cos=torch.ones(64, 4)), "rotary_cos and rotary_sin: give both"),
+        (dict(cache_batch_idx=start.long()), r"cache_batch_idx is torch\.int64 \[2\]"),
+        (dict(cache_batch_idx=start % 2, block_table=start[:, None]), "cache_batch_idx: given with block_table"),
+        (dict(cache_batch_idx=torch.tensor([1, 1], dtype=torch.int32), cache_seqlens=5), "same place"),
+        (dict(cache_leftpad=start.long()), r"cache_leftpad is torch\.int64"),
+        (dict(rotary_cos=torch.ones(4, 4), rotary_sin=torch.ones(4, 4)), r"cos.shape = \[4, 4\]"),
+        (dict(rotary_cos=torch.ones(64, 9), rotary_sin=torch.ones(64, 9)), r"cos.shape = \[64, 9\]"),
+    ]:
+        with pytest.raises(rapt.InvalidArgument, match=sentence):
+            fa.flash_attn_with_kvcache(
+                **{**dict(zip(NAMES, (q, k_cache, v_cache, k, v))), "cache_seqlens": start, **change}
+            )
+    with pytest.raises(rapt.InvalidArgument, match="rotary_cos: given without k and v"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, rotary_cos=torch.ones(64, 4), rotary_sin=torch.ones(64, 4))
     assert torch.equal(k_cache, before)
+
+
+NAMES = ("q", "k_cache", "v_cache", "k", "v")
+
+
+def rotate(x, cos, sin, interleaved):
+    """x [seqlen, heads, dim] in float32; cos, sin [seqlen, rotary_dim / 2]."""
+    half, y = cos.shape[1], x.clone()
+    cos, sin = cos[:, None], sin[:, None]
+    pairs = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
+    first, second = x[..., pairs[0]], x[..., pairs[1]]
+    y[..., pairs[0]], y[..., pairs[1]] = first * cos - second * sin, second * cos + first * sin
+    return y
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [dict(), dict(causal=True), dict(window_size=(6, 0))], ids=str)
+@pytest.mark.parametrize("where", ["dense", "indexed", "paged"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("one_length", [False, True])
+def test_kvcache_whole(device, options, where, interleaved, one_length):
+    """Append, rotation, cache_batch_idx, cache_leftpad and block_table, compared with plain operations: attention of
+    each sequence, with the rows that the cache must have.
+    """
+    dtype, new, queries, page = torch.float32, 3, 4, 8
+    k_cache, v_cache = draw(device, dtype, (5, 24, 2, 32), (5, 24, 2, 16), seed=5)
+    q, k, v = draw(device, dtype, (3, queries, 4, 32), (3, new, 2, 32), (3, new, 2, 16), seed=6)
+    lengths, leftpad = ([9, 9, 9] if one_length else [7, 0, 20]), [2, 0, 11]
+    cos, sin = rapt.rotary_tables(32, 16, like=q)
+    rows = torch.tensor([4, 0, 3], dtype=torch.int32, device=device)
+    given = dict(cache_leftpad=torch.tensor(leftpad, dtype=torch.int32, device=device), **options)
+    if where == "indexed":
+        given["cache_batch_idx"] = rows
+    elif where == "paged":
+        k_cache, v_cache = (x.reshape(15, page, *x.shape[2:]) for x in (k_cache, v_cache))
+        table = torch.tensor([[7, 2, 11], [0, 14, 5], [3, 9, 1]], dtype=torch.int32, device=device)
+        given["block_table"] = table
+    else:
+        k_cache, v_cache = k_cache[:3], v_cache[:3]
+
+    def sequence(cache, b):
+        if where == "paged":
+            return cache[table[b].long()].reshape(-1, *cache.shape[2:])
+        return cache[rows[b] if where == "indexed" else b]
+
+    before = [[sequence(cache, b).clone() for b in range(3)] for cache in (k_cache, v_cache)]
+    start = lengths[0] if one_length else torch.tensor(lengths, dtype=torch.int32, device=device)
+    out, lse = fa.flash_attn_with_kvcache(
+        *(q, k_cache, v_cache, k, v, cos, sin, start),
+        rotary_interleaved=interleaved,
+        return_softmax_lse=True,
+        **given,
+    )
+    results, sequences = [], []
+    for b, n in enumerate(lengths):
+        turned = rotate(k[b], cos[n : n + new], sin[n : n + new], interleaved)
+        for index, fresh in enumerate((turned, v[b])):
+            before[index][b][n : n + new] = fresh
+            assert torch.equal(sequence((k_cache, v_cache)[index], b), before[index][b])
+        positions = torch.full((queries,), n) if not options else torch.arange(n, n + queries)
+        used = slice(leftpad[b], n + new)
+        query = rotate(q[b], cos[positions], sin[positions], interleaved)
+        sequences.append((query, before[0][b][used], before[1][b][used]))
+        results.append((out[b], lse[b]))
+    assert_close(results, sequences, dtype, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kvcache_quantises_to_fp8(device):
+    dtype = torch.float8_e4m3fn
+    k_cache, v_cache = (torch.zeros(2, 16, 2, 32, device=device).to(dtype) for _ in range(2))
+    q, k, v = draw(device, torch.float16, (2, 1, 4, 32), (2, 1, 2, 32), (2, 1, 2, 32))
+    descale = torch.tensor([[0.5, 0.25], [0.125, 1.0]], device=device)
+    start = torch.tensor([3, 5], dtype=torch.int32, device=device)
+    with pytest.raises(rapt.InvalidArgument, match="needs v_descale"):
+        fa.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=start, k_descale=descale)
+    assert not k_cache.float().any()
+    fa.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k, v, cache_seqlens=start, k_descale=descale, v_descale=descale, causal=True
+    )
+    for cache, fresh in ((k_cache, k), (v_cache, v)):
+        for b, n in enumerate((3, 5)):
+            expected = (fresh[b, 0].float() / descale[b, :, None]).to(dtype)
+            assert torch.equal(cache[b, n].float(), expected.float())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_whole_step_compiles_into_one_graph(device):
+    torch._dynamo.reset()
+    k_cache, v_cache = draw(device, torch.float32, (6, 8, 2, 32), (6, 8, 2, 16), seed=5)
+    q, k, v = draw(device, torch.float32, (2, 1, 4, 32), (2, 1, 2, 32), (2, 1, 2, 16), seed=6)
+    cos, sin = rapt.rotary_tables(32, 32, like=q)
+    start = torch.tensor([3, 9], dtype=torch.int32, device=device)
+    table = torch.tensor([[4, 1], [0, 3]], dtype=torch.int32, device=device)
+
+    def step(function, *own):
+        return function(q, *own, k, v, cos, sin, start, block_table=table, causal=True)
+
+    eager, traced = (k_cache.clone(), v_cache.clone()), (k_cache.clone(), v_cache.clone())
+    compiled = torch.compile(fa.flash_attn_with_kvcache, fullgraph=True, backend="aot_eager")
+    assert torch.equal(step(compiled, *traced), step(fa.flash_attn_with_kvcache, *eager))
+    assert all(torch.equal(a, b) for a, b in zip(eager, traced))
+    assert not torch.equal(traced[0], k_cache)

@@ -75,7 +75,7 @@ def test_flash_attention_signatures_read_pages():
 @pytest.mark.parametrize("length", [True, -1, 97])
 def test_a_wrong_cache_seqlens_is_refused_by_name(length):
     q, _, _, _, k_cache, v_cache, table = problem(1, 16)
-    with pytest.raises(rapt.InvalidArgument, match=f"cache_seqlens is {length}: must be from 0 to 96"):
+    with pytest.raises(rapt.InvalidArgument, match=f"cache_seqlens is {length}: must be (0 to 96|an int)"):
         fa.flash_attn_with_kvcache(q.transpose(1, 2), k_cache, v_cache, cache_seqlens=length, block_table=table)
 
 

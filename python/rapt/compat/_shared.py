@@ -1,12 +1,12 @@
 """Common code of the modules in this folder: refuses unsupported arguments, converts FlashAttention's arguments to
-those of rapt.sdpa, and appends to a KV cache.
+those of rapt.sdpa, and checks the lengths of a KV cache.
 
 No function here reads the contents of a GPU tensor on the host, except with check_contents.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,7 @@ from torch.compiler import is_dynamo_compiling
 from .._errors import InvalidArgument, Unsupported
 from ._dropout import refuse_dropout as refuse_dropout
 
-
-def refuse(**arguments) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise Unsupported(f"{name} is given: must be None, rapt does not have it")
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def expect(name: str, packed: Tensor, rank: int, dim: int, size: int) -> None:
@@ -53,7 +49,16 @@ def descales(q, k, q_descale, k_descale, v_descale) -> dict[str, Any]:
     return options
 
 
-def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
+class Cache(NamedTuple):
+    """The caches of one call to flash_attn_with_kvcache. Each sequence can have `capacity` tokens."""
+
+    k: Tensor
+    v: Tensor
+    batch: int
+    capacity: int
+
+
+def length_in_use(cache: Cache, k, v, start, check_contents: bool):
     """The number of used tokens in the caches. If k and v are given, it includes them; they are written from `start`
     on. None means the full cache. Checks the arguments.
 
@@ -67,30 +72,38 @@ def length_in_use(k_cache, v_cache, k, v, start, check_contents: bool):
         raise InvalidArgument("cache_seqlens is None: required with k and v, to know where to write them")
     else:
         new = k.shape[1]
-    last = k_cache.shape[1] - new
-    if isinstance(start, int) and not 0 <= start <= last:
-        raise InvalidArgument(_outside("cache_seqlens", start, new, k_cache))
+    if isinstance(start, int) and not 0 <= start <= cache.capacity - new:
+        raise InvalidArgument(_outside("cache_seqlens", start, new, cache))
     if isinstance(start, Tensor):
-        if start.dtype != torch.int32 or start.shape != k_cache.shape[:1]:
+        if start.dtype != torch.int32 or start.shape != (cache.batch,):
             shown = f"{start.dtype} {list(start.shape)}"
-            raise InvalidArgument(f"cache_seqlens is {shown}: must be torch.int32 [{k_cache.shape[0]}]")
-        _on_one_device("cache_seqlens", start, k_cache)
-        _check_contents(start, new, k_cache, check_contents)
+            raise InvalidArgument(f"cache_seqlens is {shown}: must be torch.int32 [{cache.batch}]")
+        _on_one_device("cache_seqlens", start, cache.k)
+        _check_contents(start, new, cache, check_contents)
     if k is None:
         return start
-    for name, cache, fresh in (("k", k_cache, k), ("v", v_cache, v)):
-        _check_append(name, cache, fresh, new)
-    return torch.where(_fits(start, last), start + new, -1) if isinstance(start, Tensor) else start + new
+    for name, stored, fresh in (("k", cache.k, k), ("v", cache.v, v)):
+        _check_append(name, stored, fresh, cache.batch, new)
+    return torch.where(_fits(start, new, cache), start + new, -1) if isinstance(start, Tensor) else start + new
 
 
-def _outside(name: str, start: int, new: int, cache: Tensor) -> str:
-    last, capacity = cache.shape[1] - new, cache.shape[1]
+def first_places(cache: Cache, new: int, start) -> Tensor:
+    """The positions of the first new tokens, for rapt.kv_append(starts=...). If the tokens of a sequence do not fit
+    into the cache, all their positions are negative. So they are skipped.
+    """
+    if isinstance(start, Tensor):
+        return torch.where(_fits(start, new, cache), start, -new)
+    return torch.full((cache.batch,), start, dtype=torch.int32, device=cache.k.device)
+
+
+def _outside(name: str, start: int, new: int, cache: Cache) -> str:
+    last = cache.capacity - new
     if last < 0:
-        return f"{name} is {start}: {new} new tokens do not fit into a cache of {capacity}"
-    return f"{name} is {start}: must be 0 to {last}, for {new} new tokens and a cache of {capacity}"
+        return f"{name} is {start}: {new} new tokens do not fit into a cache of {cache.capacity}"
+    return f"{name} is {start}: must be 0 to {last}, for {new} new tokens and a cache of {cache.capacity}"
 
 
-def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool) -> None:
+def _check_contents(start: Tensor, new: int, cache: Cache, check_contents: bool) -> None:
     """Checks the lengths in a tensor: always on the CPU, and on a GPU only if check_contents. While torch.compile
     traces, there are no contents to check.
     """
@@ -101,14 +114,14 @@ def _check_contents(start: Tensor, new: int, cache: Tensor, check_contents: bool
             "check_contents is True: must be False while a CUDA graph is captured, because it waits for the GPU"
         )
     for at, length in enumerate(start.tolist()):
-        if not 0 <= length <= cache.shape[1] - new:
+        if not 0 <= length <= cache.capacity - new:
             raise InvalidArgument(_outside(f"cache_seqlens[{at}]", length, new, cache))
 
 
-def _check_append(name: str, cache: Tensor, fresh: Tensor, new: int) -> None:
+def _check_append(name: str, cache: Tensor, fresh: Tensor, batch: int, new: int) -> None:
     """Raises if the new tokens cannot be written to the cache."""
-    expected = [cache.shape[0], new, *cache.shape[2:]]
-    if list(fresh.shape) != expected or fresh.dtype != cache.dtype:
+    expected = [batch, new, *cache.shape[2:]]
+    if list(fresh.shape) != expected or (fresh.dtype != cache.dtype and cache.dtype not in FP8):
         raise InvalidArgument(
             f"{name} is {fresh.dtype} {list(fresh.shape)}: must be {cache.dtype} {expected}, "
             f"as {name}_cache is {list(cache.shape)}"
@@ -128,26 +141,5 @@ def _on_one_device(name: str, tensor: Tensor, cache: Tensor) -> None:
         raise InvalidArgument(f"{name} is on {tensor.device}: must be on the caches' device, {cache.device}")
 
 
-def _fits(start: Tensor, last: int) -> Tensor:
-    return (start >= 0) & (start <= last)
-
-
-def append(cache: Tensor, fresh: Tensor, start) -> None:
-    """Sets cache[b, start[b] + i] = fresh[b, i] without reading the lengths on the host.
-
-    For a sequence whose tokens do not fit into the cache, the old values are written again, so nothing changes.
-    """
-    new = fresh.shape[1]
-    if isinstance(start, int):
-        cache[:, start : start + new].copy_(fresh)
-        return
-    last = cache.shape[1] - new
-    if last < 0 or new == 0:
-        return
-    if cache.element_size() == 1:  # FP8 is written as bytes, because some PyTorch versions cannot index FP8
-        cache, fresh = cache.view(torch.uint8), fresh.view(torch.uint8)
-    rows = torch.arange(cache.shape[0], device=cache.device).unsqueeze(1)
-    first = start.long().clamp(0, last).unsqueeze(1)
-    places = first + torch.arange(new, device=cache.device)
-    fits = _fits(start, last).view(-1, 1, 1, 1)
-    cache.index_put_((rows, places), torch.where(fits, fresh, cache[rows, places]))
+def _fits(start: Tensor, new: int, cache: Cache) -> Tensor:
+    return (start >= 0) & (start <= cache.capacity - new)

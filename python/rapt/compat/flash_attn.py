@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from .. import prepare
+from .. import kv_append, prepare
 from .. import sdpa as attention
-from .._errors import InvalidArgument, Unsupported
-from ._shared import append, descales, expect, length_in_use, refuse, refuse_dropout, scores
+from .._errors import InvalidArgument
+from ._shared import FP8, Cache, descales, expect, first_places, length_in_use, refuse_dropout, scores
 
 __all__ = [
     "flash_attn_func",
@@ -301,56 +301,56 @@ def flash_attn_with_kvcache(
 
     Args:
         q: [batch, seqlen_q, heads_q, head_dim].
-        k_cache, v_cache: [batch, seqlen_cache, heads_k, head_dim or head_dim_v].
-        k, v: [batch, seqlen_new, heads_k, ...] with the dtypes of the caches. Before attention they are written to
-            k_cache and v_cache at position cache_seqlens, by PyTorch operations on the current stream. Give both or
-            neither.
+        k_cache, v_cache: [batch_cache, seqlen_cache, heads_k, head_dim or head_dim_v]. With block_table: [num_pages,
+            page_size, heads_k, ...].
+        k, v: [batch, seqlen_new, heads_k, ...] with the dtypes of the caches. If a cache is FP8, they can also be
+            float32, float16 or bfloat16: then they are divided by k_descale and v_descale. Before attention,
+            rapt.kv_append writes them from position cache_seqlens on. Give both or neither.
+        rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32, float16 or bfloat16; only with k and v. k is
+            rotated at positions cache_seqlens, cache_seqlens + 1, ..., and so is q if causal or window_size is given.
+            Otherwise all queries are rotated at position cache_seqlens. q itself does not change.
         cache_seqlens: number of tokens in the cache before the append: an int for all sequences, or int32 [batch] on
             q's device. None (only without k and v) means the full cache. With k and v it must be in the range 0 to
-            seqlen_cache - seqlen_new. An int, or a tensor on the CPU, is checked before anything is written. A tensor
-            on a GPU, or under torch.compile, is not checked: for a sequence whose length is not in the range nothing is
+            capacity - seqlen_new. An int, or a tensor on the CPU, is checked before anything is written. A tensor on a
+            GPU, or under torch.compile, is not checked: for a sequence whose length is not in the range nothing is
             written, and on a GPU its out is 0 and its lse is -inf.
-        check_contents: True: a tensor on a GPU is checked, too, which waits for the GPU.
+        cache_batch_idx: int32 [batch]: the batch row of each sequence in the caches. Default: 0, 1, 2, ... Not with
+            block_table. With k and v its entries must differ.
+        cache_leftpad: int32 [batch]: the first key of each sequence in the cache. The keys before it are masked.
+            Positions of the rotary embedding do not change.
+        block_table: int32 [batch, pages]: k_cache and v_cache are a paged cache. Key j of sequence b is row
+            j % page_size of page block_table[b, j // page_size].
+        rotary_interleaved: True: a rotary pair is channels (2 j, 2 j + 1). False: (j, j + rotary_dim / 2).
         num_splits: number of parts into which the keys are split. 0: the planner decides.
-        rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad: not supported; rotary_interleaved has no effect.
-        block_table: int32 [batch, pages]: k_cache and v_cache are a paged cache [num_pages, page_size, heads_k, ...].
-            Key j of sequence b is row j % page_size of page block_table[b, j // page_size]. Not with k and v.
+        check_contents: True: tensors on a GPU are checked, too, which waits for the GPU.
         Other arguments: as in flash_attn_func; seqlen_k is the length of each sequence after the append.
 
     Returns:
         out [batch, seqlen_q, heads_q, head_dim_v], or (out, softmax_lse float32 [batch, heads_q, seqlen_q]).
 
-    Raises: Unsupported for unsupported arguments, InvalidArgument for wrong k, v or cache_seqlens; otherwise like
-    rapt.sdpa. Append and attention are two steps. If rapt.sdpa would raise, it raises before the append (except under
-    torch.compile).
+    Raises: InvalidArgument for wrong arguments; otherwise like rapt.sdpa and rapt.kv_append. Append and attention are
+    two steps. If rapt.sdpa would raise, it raises before the append (except under torch.compile).
     """
-    refuse(
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-    )
-    if block_table is not None and (k is not None or v is not None):
-        raise Unsupported("k and v are given with block_table: appending to a paged cache is not supported yet")
-    if (k is None) != (v is None):
-        raise InvalidArgument("k and v: give both or neither")
-    if k_cache.shape[1] != v_cache.shape[1]:
-        raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
+    _check_kvcache(k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, block_table)
+    table = block_table
+    if cache_batch_idx is not None:  # attention reads a batch row of the cache as a page
+        table = cache_batch_idx.view(-1, 1)
+    pages = 1 if block_table is None else block_table.shape[-1]
+    batch = k_cache.shape[0] if table is None else q.shape[0]
+    cache = Cache(k_cache, v_cache, batch, pages * k_cache.shape[1])
+    used = length_in_use(cache, k, v, cache_seqlens, check_contents)
     keys, values = k_cache, v_cache
-    if block_table is not None:
-        used = cache_seqlens
+    options: dict[str, Any] = {}
+    longest = cache.capacity
+    if table is not None:
+        options["block_table"] = table
         if isinstance(used, int):
-            most = block_table.shape[-1] * k_cache.shape[1]
-            if isinstance(used, bool) or not 0 <= used <= most:
-                raise InvalidArgument(
-                    f"cache_seqlens is {used}: must be from 0 to {most}, the keys of block_table's pages"
-                )
-            used = torch.full((q.shape[0],), used, dtype=torch.int32, device=q.device)
-    else:
-        used = length_in_use(k_cache, v_cache, k, v, cache_seqlens, check_contents)
-    if isinstance(used, int):  # all sequences have the same length, so a view of the cache is sufficient
-        keys, values, used = k_cache[:, :used], v_cache[:, :used], None
-    options = dict(
+            used = torch.full((batch,), used, dtype=torch.int32, device=q.device)
+    elif isinstance(used, int):  # all sequences have the same length, so a view of the cache is sufficient
+        keys, values, used, longest = k_cache[:, :used], v_cache[:, :used], None, used
+    if cache_leftpad is not None:
+        options["mask"] = _keys_from(cache_leftpad, longest)
+    options.update(
         layout="bshd",
         causal=causal,
         scale=softmax_scale,
@@ -358,13 +358,61 @@ def flash_attn_with_kvcache(
         seqused_k=used,
         splits=None if num_splits == 0 else num_splits,
         check_contents=check_contents,
-        **({} if block_table is None else {"block_table": block_table}),
         **scores(window_size, softcap, alibi_slopes),
         **descales(q, keys, q_descale, k_descale, v_descale),
     )
     if k is not None:
         if not is_dynamo_compiling():
             prepare(q, keys, values, **options)
-        append(k_cache, k, cache_seqlens)
-        append(v_cache, v, cache_seqlens)
+        rotated = kv_append(
+            *(k, v, k_cache, v_cache),
+            layout="bshd",
+            starts=first_places(cache, k.shape[1], cache_seqlens),
+            block_table=block_table,
+            cache_batch_idx=cache_batch_idx,
+            cos=rotary_cos,
+            sin=rotary_sin,
+            interleaved=rotary_interleaved and rotary_cos is not None,
+            q=None if rotary_cos is None else q,
+            q_at_start=rotary_cos is not None and not causal and tuple(window_size) == (-1, -1),
+            check_contents=check_contents,
+            **_quantisation("k", k, k_cache, k_descale),
+            **_quantisation("v", v, v_cache, v_descale),
+        )
+        q = q if rotated is None else rotated
     return attention(q, keys, values, **options)
+
+
+def _check_kvcache(k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, block_table) -> None:
+    if (k is None) != (v is None):
+        raise InvalidArgument("k and v: give both or neither")
+    if k_cache.shape[1] != v_cache.shape[1]:
+        raise InvalidArgument(f"v_cache has {v_cache.shape[1]} places: must have k_cache's {k_cache.shape[1]}")
+    if (rotary_cos is None) != (rotary_sin is None):
+        raise InvalidArgument("rotary_cos and rotary_sin: give both or neither")
+    if rotary_cos is not None and k is None:
+        raise InvalidArgument("rotary_cos: given without k and v; the keys in the cache are not rotated again")
+    if cache_batch_idx is None:
+        return
+    if block_table is not None:
+        raise InvalidArgument("cache_batch_idx: given with block_table, which names the pages of each sequence")
+    if cache_batch_idx.dtype != torch.int32 or cache_batch_idx.ndim != 1:
+        shown = f"{cache_batch_idx.dtype} {list(cache_batch_idx.shape)}"
+        raise InvalidArgument(f"cache_batch_idx is {shown}: must be torch.int32 [batch]")
+
+
+def _keys_from(leftpad: Tensor, longest: int) -> Tensor:
+    """A mask [batch, 1, 1, keys] of the keys from leftpad on."""
+    if leftpad.dtype != torch.int32 or leftpad.ndim != 1:
+        shown = f"{leftpad.dtype} {list(leftpad.shape)}"
+        raise InvalidArgument(f"cache_leftpad is {shown}: must be torch.int32 [batch]")
+    return (torch.arange(longest, device=leftpad.device) >= leftpad[:, None])[:, None, None]
+
+
+def _quantisation(name: str, fresh: Tensor, cache: Tensor, descale) -> dict[str, Any]:
+    """The options with which rapt.kv_append quantises k or v to an FP8 cache, if it must."""
+    if cache.dtype not in FP8 or fresh.dtype == cache.dtype:
+        return {}
+    if descale is None:
+        raise InvalidArgument(f"{name} is {fresh.dtype}, but {name}_cache is {cache.dtype}: needs {name}_descale")
+    return {f"{name}_scales": "head", f"{name}_descale": descale}

@@ -12,26 +12,13 @@ namespace quantizing {
 
 // ---- encode
 
-// Replaces NaN among four FP8 values by nan_code, since GPUs differ in the sign and payload of NaN. Conversion
-// saturates, so that only NaN is above the largest number.
-template <DType output>
-constexpr unsigned canonical_nan(unsigned codes) {
-  constexpr unsigned up = output == DType::e4m3 ? 0x01010101u : 0x04040404u;  // the carry of a NaN reaches the sign bit
-  const unsigned nans = ((codes & 0x7f7f7f7fu) + up) & 0x80808080u;
-  return (codes | (output == DType::e4m3 ? 0u : nans - (nans >> 7))) & ~nans;
-}
-
 template <QuantizeConfig cfg>
 inline Codes codes_of(const float (&scaled)[chunk]) {
   Codes codes{};
   if constexpr (cfg.output == DType::sim8) {
     for (int i = 0; i < chunk; ++i) codes.word[i / 4] |= unsigned{sim8_code(scaled[i])} << 8 * (i % 4);
   } else {
-    const auto pair = [&](int i) {
-      return unsigned{cfg.output == DType::e4m3 ? pack_e4m3x2(scaled[i], scaled[i + 1])
-                                                : pack_e5m2x2(scaled[i], scaled[i + 1])};
-    };
-    for (int i = 0; i < 2; ++i) codes.word[i] = canonical_nan<cfg.output>(pair(4 * i) | pair(4 * i + 2) << 16);
+    for (int i = 0; i < 2; ++i) codes.word[i] = fp8_codes<cfg.output>(scaled + 4 * i);
   }
   return codes;
 }

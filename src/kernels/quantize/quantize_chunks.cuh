@@ -2,6 +2,7 @@
 // all chunks of the thread fit, and compute its amax. Device only.
 #pragma once
 
+#include "device/fp8.cuh"
 #include "device/numeric.cuh"
 #include "quantize_config.h"
 
@@ -105,20 +106,6 @@ inline void load_values(const Stored<cfg>& x, const ChannelParams<cfg>& column, 
     for (int i = 0; i < chunk; ++i) y[i] -= column.mean[i];
 }
 
-inline unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
-
-// Returns the largest finite magnitude as bits. fmaxf ignores NaN. If the result is infinity (rare), a second loop
-// leaves out infinities.
-inline unsigned chunk_amax(const float (&y)[chunk]) {
-  float most = 0.0f;
-  for (int i = 0; i < chunk; ++i) most = fmaxf(most, fabsf(y[i]));
-  unsigned largest = detail::bits_of(most);
-  if (largest == infinity_bits) {
-    largest = 0;
-    for (int i = 0; i < chunk; ++i) largest = max_of(largest, finite_magnitude(y[i]));
-  }
-  return largest;
-}
 template <DType type>
 inline unsigned magnitude_of_half(unsigned code) {
   const auto half = static_cast<unsigned short>(code);
