@@ -113,8 +113,8 @@ inline const std::vector<Edit>& sm90_edits() {
       {"sm90_pages_of_the_block_before", &attention_sm90, "sm90/producer.cuh", "shared.pages(key / cfg.block_n) + 4",
        "shared.pages(key / cfg.block_n + 1) + 4", "f16 b1 h2 q70 k300 d16 page=8"},
       {"sm90_first_page_of_every_block", &attention_sm90, "sm90/producer.cuh",
-       "static_cast<unsigned>(key + i * cfg.page_rows)));\n    cp_async", "static_cast<unsigned>(key)));\n    cp_async",
-       "f16 b1 h2 q70 k300 d16 page=8"},
+       "entry(tile.batch(), static_cast<unsigned>(key + i * cfg.page_rows))",
+       "entry(tile.batch(), static_cast<unsigned>(key))", "f16 b1 h2 q70 k300 d16 page=8"},
       {"sm90_rows_after_the_last_key_of_a_page", &attention_sm90, "sm90/sm90.h", " || p.pages.present()};", "};",
        "f16 b1 h2 q70 k100 d16 page=16", Fill::hidden_nan},
   };

@@ -348,7 +348,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
       {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
       {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},
-      {"f16 b70000 h1 q16 d64", "h100", "warps_n=2 stages=1", "must be 1 if batch or heads_q exceeds"},
+      {"f16 b70000 h1 q100 d64", "h100", "warps_n=2 stages=1", "must be 1 if batch or heads_q exceeds"},
       {"f32 h8 q512 d60", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
       {"f32 h8 q512 d60", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
       {"f32 h8 q512 d60", "l4", "block_m=1024", "bytes of shared memory"},
@@ -373,7 +373,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {f16, "h100", "family=attention_sm90 head_dim=128",
        "fields that can be changed: warpgroups, block_n, q_stages, kv_stages"},
       {f16, "l4", "family=attention_scalar block_n=64", "block_n = 64: must be 32, as attention_scalar"},
-      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_sm90"},
+      {f16, "l4", "family=sm80", "family = sm80: must be one of attention_cpu, attention_decode"},
       {f16, "l4", "family=attention_sm80 family=attention_scalar", "attention_sm80 was named before"},
   };
   for (const auto& [line, device, words, part] : refused)
