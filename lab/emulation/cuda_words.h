@@ -47,9 +47,11 @@ inline T __ldg(const T* p) {
   return *p;
 }
 
-inline float __shfl_sync(unsigned, float x, int lane) {
-  const auto& values = rapt::cuda_emulation::block().exchange(__builtin_bit_cast(unsigned, x));
-  return __builtin_bit_cast(float, values[static_cast<unsigned>(lane) % 32]);
+inline unsigned __shfl_sync(unsigned, unsigned x, int lane) {
+  return rapt::cuda_emulation::block().exchange(x)[static_cast<unsigned>(lane) % 32];
+}
+inline float __shfl_sync(unsigned lanes, float x, int lane) {
+  return __builtin_bit_cast(float, __shfl_sync(lanes, __builtin_bit_cast(unsigned, x), lane));
 }
 inline float __shfl_down_sync(unsigned lanes, float x, unsigned by) {
   const unsigned lane = threadIdx.x % 32;

@@ -115,8 +115,6 @@ inline const std::vector<Edit>& sm90_edits() {
       {"sm90_first_page_of_every_block", &attention_sm90, "sm90/producer.cuh",
        "entry(tile.batch(), static_cast<unsigned>(key + i * cfg.page_rows))",
        "entry(tile.batch(), static_cast<unsigned>(key))", "f16 b1 h2 q70 k300 d16 page=8"},
-      {"sm90_rows_after_the_last_key_of_a_page", &attention_sm90, "sm90/sm90.h", " || p.pages.present()};", "};",
-       "f16 b1 h2 q70 k100 d16 page=16", Fill::hidden_nan},
   };
   return edits;
 }
@@ -126,8 +124,7 @@ inline const std::vector<Edit>& decode_edits() {
   using check::Fill;
   static const std::vector<Edit> edits = {
       {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh",
-       "(i * part_groups) >= parts.count) part[i]", "(i * part_groups) >= parts.count - 1) part[i]",
-       "f16 b1 h4:2 q1 k700 d64"},
+       "if (group < part_groups)", "if (group < part_groups / 2)", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
        "Softmax::rescale_factor(from, this->row_max, this->scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_rescaled_without_the_scale", &attention_decode, "sm80/attention_decode.cuh",
@@ -137,7 +134,7 @@ inline const std::vector<Edit>& decode_edits() {
        "this->row_sum = fmaf(by, part.row_sum, this->row_sum);", "this->row_sum += part.row_sum;",
        "f16 b1 h4:2 q1 k700 d64"},
       {"decode_two_parts_not_merged", &attention_decode, "sm80/attention_decode.cuh", "parts > 1 && is_last_arrival",
-       "parts > 2 && is_last_arrival", "f16 b1 h2 q1 k200 d64"},
+       "parts > 2 && is_last_arrival", "f16 b1 h2 q1 k500 d64"},
       {"decode_seen_nan_of_a_part_lost", &attention_decode, "sm80/attention_decode.cuh",
        "if (sums.o[i] > 0.0f) to[chunk * 8 + i]", "if (sums.o[i] < 0.0f) to[chunk * 8 + i]",
        "bf16 b1 h4:2 q4 k700 d64 causal", Fill::seen_nan},
@@ -169,7 +166,7 @@ inline const std::vector<Edit>& decode_edits() {
        "paged_row_offset(paged_rows_smem(n_block), r,", "paged_row_offset(paged_rows_smem(n_block), r > 0 ? r - 1 : 0,",
        "bf16 b2 h4:2 q40 k200 d64 page=16"},
       {"paged_rows_of_the_block_before", &attention_decode, "sm80/attention_sm80.cuh",
-       "look_up_rows(rows, n_block + 1)", "look_up_rows(rows, n_block)", "bf16 b1 h4:2 q1 k2900 d64 page=16"},
+       "look_up_rows(rows, n_block + 1)", "look_up_rows(rows, n_block)", "bf16 b1 h4:2 q1 k2900 d64 page=16 splits=2"},
   };
   return edits;
 }

@@ -344,7 +344,7 @@ void attention_sm90(const Sm90Params& params) {
   griddepcontrol_wait<cfg.programmatic>();
   if (warp_uniform(threadIdx.x / 128) == 0) {
     give_registers<cfg.producer_registers()>();
-    if (threadIdx.x == 0) produce<cfg>(params, shared);
+    if (threadIdx.x < (cfg.page_rows > 0 ? 32 : 1)) produce<cfg>(params, shared);
   } else {
     take_registers<cfg.consumer_registers()>();
     consume<cfg>(params, shared);

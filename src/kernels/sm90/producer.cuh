@@ -1,4 +1,6 @@
-// The producer thread of attention_sm90: it selects the CTA's tiles and loads them with TMA. Device only.
+// The producer of attention_sm90: it selects the CTA's tiles and loads them with TMA. It is one thread. With paged K
+// and V it is a warp: its lanes divide the pages of a block, because a page needs copies of its own, and one thread
+// cannot issue so many copies in the time of a block. Lane 0 does everything else. Device only.
 #pragma once
 
 #include "ptx/tma.cuh"
@@ -38,7 +40,7 @@ struct Producer {
   // Describes a tile to the consumers, then loads Q and all blocks of K and V. wait_for_place() must come before.
   void do_tile(unsigned item, NanPass pass) {
     const Tile tile{shared.tile(phases.place())};
-    if (!tile.find(params, item)) return;
+    if (of_leader(leads() && tile.find(params, item)) == 0) return;
     announce(pass);
     if (tile.first_row() >= tile.seqlen_q()) return;
     const AttentionParams& p = params.attention;
@@ -51,8 +53,9 @@ struct Producer {
     wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
     // With packed heads, the heads are dimension 1 of the tensor map, and the queries dimension 2.
     const int query = tile.first_q() + tile.first_row() / cfg.packed_heads;
-    load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
-         cfg.packed_heads > 1 ? head : query, cfg.packed_heads > 1 ? query : head, batch);
+    if (leads())
+      load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
+           cfg.packed_heads > 1 ? head : query, cfg.packed_heads > 1 ? query : head, batch);
     phases.advance_q();
     // V of a block comes after K of the next block, because the consumers use them in this order.
     const NBlocks n_blocks = tile.n_blocks();
@@ -60,7 +63,7 @@ struct Producer {
     const int first_key = first_k + n_blocks.begin * cfg.block_n;
     int key = first_k + (n_blocks.end - 1) * cfg.block_n;
     RAPT_TRACE_NEXT("producer: load K");
-    if (cfg.page_rows > 0) look_up_pages(tile, n_blocks.end - 1);
+    if constexpr (cfg.page_rows > 0) look_up_pages(tile, n_blocks.end - 1);
     load_k(tile, key, first_k, head_k, batch);
 #pragma unroll 1
     for (; key >= first_key; key -= cfg.block_n) {
@@ -76,14 +79,25 @@ struct Producer {
   // Waits until the consumers have finished the tile before the last one, so that a new tile has a place.
   void wait_for_place() const { wait_barrier(shared.tile_empty(phases.place()), phases.of_place() ^ 1); }
 
+  // Returns whether this thread does what one thread must do.
+  static bool leads() { return cfg.page_rows == 0 || threadIdx.x == 0; }
+  // Returns lane 0's x. What lane 0 has written to shared memory is then visible to all lanes.
+  static unsigned of_leader(unsigned x) {
+    if constexpr (cfg.page_rows > 0) {
+      __syncwarp();
+      return __shfl_sync(~0u, x, 0);
+    }
+    return x;
+  }
+
   // Waits until the list of tiles to compute again is complete. Returns its length, and sets the length to 0 for a new
   // list. The entries stay.
   unsigned take_list() {
     announce_alone(list_complete);
     wait_barrier(shared.redo_listed(), phases.of_list());
     phases.advance_list();
-    const unsigned count = load_shared(shared.redo_count());
-    store_shared(shared.redo_count(), 0);
+    const unsigned count = of_leader(load_shared(shared.redo_count()));
+    if (leads()) store_shared(shared.redo_count(), 0);
     return count;
   }
 
@@ -95,8 +109,10 @@ struct Producer {
 
  private:
   void announce(NanPass pass) {
-    Tile{shared.tile(phases.place())}.set_pass(pass);
-    arrive(shared.tile_full(phases.place()));
+    if (leads()) {
+      Tile{shared.tile(phases.place())}.set_pass(pass);
+      arrive(shared.tile_full(phases.place()));
+    }
     phases.advance_place();
   }
   // Loads K of the block that begins at packed row `key`, and with boxes its bias and mask.
@@ -104,20 +120,23 @@ struct Producer {
     if constexpr (cfg.page_rows > 0) {
       if (key >= cfg.block_n) look_up_pages(tile, key / cfg.block_n - 1);
       cp_async_wait_group(key >= cfg.block_n ? 1 : 0);  // this block's pages
+      __syncwarp();
     }
     load_kv(tile, params.k, layout.columns, key, head_k, batch);
     if constexpr (cfg.boxes) {
       wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
-      const unsigned full = shared.scores_full(score_slot.stage);
-      arrive_expecting(full, score_bytes());
-      const AttentionParams& p = params.attention;
-      if constexpr (cfg.bias != DType::none)
-        load_box<cfg.bias, cfg.bias_row>(shared.bias(score_slot.stage), params.bias, p.bias, full, tile, key - first_k);
-      if constexpr (cfg.mask)
-        load_box<DType::u8, cfg.mask_row>(shared.mask(score_slot.stage), params.mask, p.mask, full, tile,
-                                          key - first_k);
+      if (leads()) load_boxes(tile, key - first_k);
       score_slot.advance();
     }
+  }
+  void load_boxes(const Tile& tile, int key) const {
+    const unsigned full = shared.scores_full(score_slot.stage);
+    arrive_expecting(full, score_bytes());
+    const AttentionParams& p = params.attention;
+    if constexpr (cfg.bias != DType::none)
+      load_box<cfg.bias, cfg.bias_row>(shared.bias(score_slot.stage), params.bias, p.bias, full, tile, key);
+    if constexpr (cfg.mask)
+      load_box<DType::u8, cfg.mask_row>(shared.mask(score_slot.stage), params.mask, p.mask, full, tile, key);
   }
   static constexpr unsigned score_bytes() {
     const int bias = Sm90Layout::box_rows(cfg, cfg.bias_row) * cfg.block_n * bytes_of(cfg.bias),
@@ -151,7 +170,7 @@ struct Producer {
   void look_up_pages(const Tile& tile, int n_block) const {
     const int key = n_block * cfg.block_n, count = pages_of_block(tile, key);
 #pragma unroll 1
-    for (int i = 0; i < count; ++i)
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += 32)
       cp_async_4(shared.pages(n_block) + 4 * static_cast<unsigned>(i),
                  params.attention.pages.entry(tile.batch(), static_cast<unsigned>(key + i * cfg.page_rows)));
     cp_async_commit_group();
@@ -164,17 +183,15 @@ struct Producer {
   void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, int columns, int key,
                   int head) const {
     const PageTable& table = params.attention.pages;
-    const int count = pages_of_block(tile, key);
-    arrive_expecting(full, static_cast<unsigned>(count * columns * cfg.page_rows * 128));
+    const int copies = pages_of_block(tile, key) * columns;
+    if (leads()) arrive_expecting(full, static_cast<unsigned>(copies * cfg.page_rows * 128));
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const auto entry = load_shared(shared.pages(key / cfg.block_n) + 4 * static_cast<unsigned>(i));
-      const int page = table.clamped_page(static_cast<int>(entry)),
-                row = static_cast<int>(table.row(static_cast<unsigned>(key + i * cfg.page_rows)));
-#pragma unroll
-      for (int column = 0; column < columns; ++column)
-        copy_box(to + static_cast<unsigned>(column * cfg.block_n + i * cfg.page_rows) * 128, map, full, column * 64,
-                 row, head, page);
+    for (int at = static_cast<int>(threadIdx.x); at < copies; at += 32) {
+      const int i = at / columns, column = at % columns, first = i * cfg.page_rows;
+      const unsigned entry = load_shared(shared.pages(key / cfg.block_n) + 4 * static_cast<unsigned>(i));
+      copy_box(to + static_cast<unsigned>(column * cfg.block_n + first) * 128, map, full, column * 64,
+               static_cast<int>(table.row(static_cast<unsigned>(key + first))), head,
+               table.clamped_page(static_cast<int>(entry)));
     }
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
@@ -209,14 +226,14 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
     // The next tile is taken as late as possible: after all loads of this tile were issued, and after the tile before
     // it was finished. A tile that is taken earlier waits for this CTA, although another CTA could be idle.
     producer.wait_for_place();
-    item = gridDim.x + atomicAdd(params.counters, 1u);
-    if (item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4)
+    item = gridDim.x + producer.of_leader(producer.leads() ? atomicAdd(params.counters, 1u) : 0);
+    if (producer.of_leader(item >= params.items || load_shared(shared.redo_count()) >= Sm90Layout::redo_capacity - 4))
       passes_left = 2 * producer.take_list();
   }
   griddepcontrol_launch_dependents<cfg.programmatic>();
   producer.announce_alone(no_more);
   // The last CTA resets the counters.
-  if (atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
+  if (producer.leads() && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
   RAPT_TRACE_END();
 }
 
