@@ -22,7 +22,9 @@ constexpr int64_t most_rows = 256;
 
 // Measured on an H200. With at most 32 rows, the time is that of loading the keys. With more, a multiprocessor needs
 // key_us for each key of a tile of 32 rows.
-constexpr double key_us = 0.012, launch_us = 2, launch_and_merge_us = 5, few_keys = 128;
+constexpr double key_us = 0.012, launch_us = 2, launch_and_merge_us = 5;
+constexpr double few_keys = 384;    // with fewer, attention_sm80 is faster if its grid fits on the GPU at once
+constexpr double many_keys = 2048;  // with fewer, more than 32 rows were not measured
 
 // The planner's configuration: the kernel's configuration, and the number of multiprocessors.
 struct DecodePlanConfig : Sm80Config {
@@ -98,14 +100,17 @@ void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   a.block_m = rows <= 16 ? 16 : 32;
   a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
-  a.min_blocks = 1, a.stages = 3;
+  a.min_blocks = 1;
   const Sm80Layout layout(a);
   const int least = layout.k_codes || layout.v_codes ? 32 : 16;
   a.block_n = a.block_m == 16 ? 64 : std::max(p.head_dim, p.head_dim_v) <= 128 ? 32 : least;  // by the registers
-  const auto too_large = [&] { return smem_bytes(a) > device.smem_per_block; };
-  while (a.block_n > least && too_large()) a.block_n /= 2;
-  while (a.warps_n > 2 && too_large()) a.warps_n /= 2;
-  while (a.stages > 1 && too_large()) --a.stages;
+  const auto fits = [&](int stages) {
+    a.stages = stages;
+    return smem_bytes(a) <= device.smem_per_block;
+  };
+  while (a.block_n > least && !fits(3)) a.block_n /= 2;
+  while (a.warps_n > 2 && !fits(2)) a.warps_n /= 2;
+  fits(3) || fits(2) || fits(1);
 }
 
 // Returns whether attention_decode is faster than the families that would compute the problem otherwise. Measured on an
@@ -119,6 +124,8 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
     return no("attention_sm80", std::llround(lengths.k), " keys and ", p.batch * p.heads_q, " query heads");
   const double rows = lengths.q * static_cast<double>(p.group());
   if (rows <= 32) return true;
+  if (lengths.k < many_keys)
+    return no("another family", std::llround(rows), " rows for each KV head and ", std::llround(lengths.k), " keys");
   const double multiprocessors = device.sm_count,
                tiles = lengths.sequences * static_cast<double>(p.heads_k) * std::ceil(rows / 32),
                us = launch_and_merge_us + tiles * lengths.k / multiprocessors * key_us;
@@ -135,6 +142,10 @@ KernelConfig configure(const Problem& p, const Device& device) {
   DecodePlanConfig a;
   configure_variant(p, device, a);
   a.packed_heads = static_cast<int>(p.group());
+  // A single query sees all keys with a causal mask, too.
+  const bool sees_all = p.seqlen_q == 1 && p.position_mask.causal == Causal::bottom_right && !p.has_starts &&
+                        p.position_mask.window_left < 0 && p.position_mask.window_right < 0;
+  if (sees_all) a.causal_or_local = false;
   a.q_row_descales = a.q_row_descales || (p.q_scales == ScaleKind::head && a.packed_heads > 1);
   choose_tiles(p, device, a);
   a.programmatic = arch_number(device.arch) >= 90;
