@@ -77,6 +77,7 @@ ListRef<T> list_ref(const rapt_tensor* t) {
 
 void bind_lengths(const rapt_sdpa_args& a, const Problem& p, AttentionParams& params) {
   params.batch = p.batch, params.heads_q = p.heads_q, params.group = p.group();
+  params.by_group = FastDivmod::by(static_cast<unsigned>(std::max<int64_t>(p.group(), 1)));
   params.seqlen_q = p.seqlen_q, params.seqlen_k = p.seqlen_k, params.total_q = p.total_q, params.total_k = p.total_k;
   params.cu_seqlens_q = list_ref<int>(a.cu_seqlens_q), params.cu_seqlens_k = list_ref<int>(a.cu_seqlens_k);
   params.seqused_q = list_ref<int>(a.seqused_q), params.seqused_k = list_ref<int>(a.seqused_k);

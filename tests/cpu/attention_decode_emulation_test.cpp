@@ -66,10 +66,10 @@ TEST(TileParts, SlotsAreDistinct) {
   }
 }
 
-constexpr Sm80Config config_of(DType dtype, int dim, int heads, int block_m, int block_n, int warps_n, int stages) {
+constexpr Sm80Config config_of(DType dtype, int dim, int block_m, int block_n, int warps_n, int stages) {
   Sm80Config c;
   c.q = c.k = c.v = c.out = dtype;
-  c.head_dim = c.head_dim_v = dim, c.packed_heads = heads;
+  c.head_dim = c.head_dim_v = dim, c.packs_heads = true;
   c.block_m = block_m, c.warps_m = block_m / 16, c.block_n = block_n, c.warps_n = warps_n, c.stages = stages;
   return c;
 }
@@ -130,7 +130,7 @@ class DecodeEmulated : public ::testing::Test {
 
 TEST_F(DecodeEmulated, OneQueryOfEachHead) {
   static constexpr Sm80Config cfg = [] {
-    Sm80Config c = config_of(DType::f16, 64, 2, 16, 16, 4, 3);
+    Sm80Config c = config_of(DType::f16, 64, 16, 16, 4, 3);
     c.q_in_registers = true;
     return c;
   }();
@@ -142,7 +142,7 @@ TEST_F(DecodeEmulated, OneQueryOfEachHead) {
 }
 
 TEST_F(DecodeEmulated, UnequalLengths) {
-  static constexpr Sm80Config cfg = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+  static constexpr Sm80Config cfg = config_of(DType::bf16, 32, 16, 16, 2, 2);
   for (const unsigned ctas : {1u, 3u, 11u, 50u})
     for (const bool reversed : {false, true}) {
       expect_right<cfg>("bf16 b6 h4:2 q1 k300 d32 seqused=300,0,1,64,65,32 lse", hidden, {ctas, reversed});
@@ -156,7 +156,7 @@ TEST_F(DecodeEmulated, UnequalLengths) {
 
 TEST_F(DecodeEmulated, SeveralQueries) {
   static constexpr Sm80Config cfg = [] {
-    Sm80Config c = config_of(DType::f16, 32, 4, 32, 16, 2, 2);
+    Sm80Config c = config_of(DType::f16, 32, 32, 16, 2, 2);
     c.causal_or_local = true;
     return c;
   }();
@@ -171,7 +171,7 @@ TEST_F(DecodeEmulated, SeveralQueries) {
 
 TEST_F(DecodeEmulated, OperationsOnScores) {
   static constexpr Sm80Config cfg = [] {
-    Sm80Config c = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+    Sm80Config c = config_of(DType::bf16, 32, 16, 16, 2, 2);
     c.scale_in_exp2 = false, c.softcap = true, c.bias = DType::f32, c.alibi = true, c.mask = true;
     c.causal_or_local = true;
     return c;
@@ -183,7 +183,7 @@ TEST_F(DecodeEmulated, OperationsOnScores) {
 
 TEST_F(DecodeEmulated, Fp8) {
   static constexpr auto fp8 = [](DType q, DType k, int k_block, int v_block, bool q_rows) {
-    Sm80Config c = config_of(q, 64, 2, 16, 32, 2, 2);
+    Sm80Config c = config_of(q, 64, 16, 32, 2, 2);
     c.k = c.v = k, c.out = DType::bf16;
     c.k_descale_block = k_block, c.v_descale_block = v_block, c.q_row_descales = q_rows;
     return c;
@@ -214,7 +214,7 @@ TEST_F(DecodeEmulated, Fp8) {
 
 TEST_F(DecodeEmulated, Pages) {
   static constexpr Sm80Config cfg = [] {
-    Sm80Config c = config_of(DType::bf16, 32, 2, 16, 16, 2, 2);
+    Sm80Config c = config_of(DType::bf16, 32, 16, 16, 2, 2);
     c.paged = true;
     return c;
   }();

@@ -123,8 +123,8 @@ inline const std::vector<Edit>& sm90_edits() {
 inline const std::vector<Edit>& decode_edits() {
   using check::Fill;
   static const std::vector<Edit> edits = {
-      {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh",
-       "if (group < part_groups)", "if (group < part_groups / 2)", "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh", "if (group < part_groups)",
+       "if (group < part_groups / 2)", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
        "Softmax::rescale_factor(from, this->row_max, this->scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_rescaled_without_the_scale", &attention_decode, "sm80/attention_decode.cuh",
@@ -139,7 +139,7 @@ inline const std::vector<Edit>& decode_edits() {
        "if (sums.o[i] > 0.0f) to[chunk * 8 + i]", "if (sums.o[i] < 0.0f) to[chunk * 8 + i]",
        "bf16 b1 h4:2 q4 k700 d64 causal", Fill::seen_nan},
       {"decode_query_of_the_first_head", &attention_decode, "sm80/attention_decode.cuh",
-       "p.q.index(cta.batch, head_of<cfg>(cta, row),", "p.q.index(cta.batch, cta.head,", "f16 b1 h4:2 q1 k300 d64"},
+       "p.q.index(cta.batch, head_of<cfg>(p, cta, row),", "p.q.index(cta.batch, cta.head,", "f16 b1 h4:2 q1 k300 d64"},
       {"decode_unused_queries_unwritten", &attention_decode, "sm80/attention_decode.cuh",
        "if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows", "if (false) clear_unused_decode_rows",
        "f16 b2 h4:2 q3 k300 d64 seqused_q=3,1 lse"},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cpu/isa.h"
+#include "decode_loop.h"
 #include "isa.h"
 #include "kv_append_call.h"
 #include "rapt/rapt.hpp"
@@ -499,6 +500,26 @@ TEST(KvAppend, Cpp) {
   EXPECT_EQ(cache_k[18], 3);
   EXPECT_EQ(q[0], cos[2]);
   EXPECT_EQ(cache_k[8], 0);
+}
+
+// Attention over a cache that grows by one token in each step.
+TEST(KvAppend, ALoopOfDecodingSteps) {
+  constexpr int64_t steps = 40;
+  DecodeLoop loop(steps);
+  const AppendArgs append(loop.append);
+  const check::View q("q", loop.q, check::in_host_memory), used("seqused_k", loop.used, check::in_host_memory);
+  const check::View out("out", loop.out, check::in_host_memory);
+  rapt_sdpa_args attention{};
+  attention.struct_size = sizeof attention, attention.q = q.get(), attention.out = out.get();
+  attention.k = append.args.k_cache, attention.v = append.args.v_cache, attention.block_table = append.args.block_table;
+  attention.seqused_k = used.get();
+  for (int64_t step = 0; step < steps; ++step) {
+    SCOPED_TRACE(step);
+    loop.begin(step);
+    ASSERT_EQ(rapt_kv_append(nullptr, &append.args, nullptr), RAPT_OK) << rapt_last_error();
+    ASSERT_EQ(rapt_sdpa(nullptr, &attention, nullptr), RAPT_OK) << rapt_last_error();
+    loop.expect_right();
+  }
 }
 
 }  // namespace

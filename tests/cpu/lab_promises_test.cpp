@@ -348,7 +348,7 @@ TEST(ConfigRules, EachFieldIsHeldToItsRule) {
       {"e4m3 h8 q512 d64", "l4", "block_n=16 fp8_qk=0", "block_n = 16: must be a multiple of 32"},
       {"e4m3 h8 q512 d64", "a100", "fp8_qk=1", "has no FP8 instructions"},
       {"e4m3 h8 q512 d64 scales=block64", "h100", "block_n=128 warps_n=1 stages=1", "must divide 64"},
-      {"f16 b70000 h1 q100 d64", "h100", "warps_n=2 stages=1", "must be 1 if batch or heads_q exceeds"},
+      {"f16 b70000 h1 q100 d64", "a100", "warps_n=2 stages=1", "must be 1 if batch or heads_q exceeds"},
       {"f32 h8 q512 d60", "l4", "block_n=64", "block_n = 64: must be 32, as attention_scalar"},
       {"f32 h8 q512 d60", "l4", "block_m=33", "block_m = 33: must be a multiple of 8"},
       {"f32 h8 q512 d60", "l4", "block_m=1024", "bytes of shared memory"},

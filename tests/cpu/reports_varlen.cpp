@@ -1,5 +1,5 @@
-// Reports R20..R33, R111, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts above 16, 31
-// and 32 bits), R107, R109 (splits, repeats) and R116..R121 (pages). reports.h describes each report.
+// Reports R20..R33, R111, R112, R123, R149 (packed sequences and their metadata), R60..R69 (offsets and counts above
+// 16, 31 and 32 bits), R107, R109 (splits, repeats) and R116..R121 (pages). reports.h describes each report.
 #include <sys/mman.h>
 
 #include <array>
@@ -421,6 +421,18 @@ TEST(Reports, R111) {
   expect_oracle(run(together));
   expect_same_bits(alone.out.out, slice(together.out.out, 0, 0, 513));
   expect_same_bits(alone.out.lse, slice(together.out.lse, 1, 0, 513));
+}
+
+// Pages that no sequence uses hold NaN. Equal calls give the same, finite bits.
+TEST(Reports, R112) {
+  Call first = make("bf16 h8:2 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 page=16 lse");
+  fill_hash(first);
+  expect_oracle(run(first));
+  for (int i = 0; i < 3; ++i) {
+    Call again = make("bf16 h8:2 d128 varlen=33:272,11:192,11:240,11:64,11:288,11:544,12:448 page=16 lse");
+    again.in = first.in;
+    expect_same_bits(run(again), first);
+  }
 }
 
 TEST(Reports, R123) {

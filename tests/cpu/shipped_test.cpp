@@ -247,7 +247,7 @@ TEST(Shipped, TheLedgerKnowsEveryShippedKernel) {
 }
 
 // The default pack has these head dimensions for both 16-bit types, with and without masks, for short and long
-// sequences.
+// sequences; for decoding, the two most common ones.
 TEST(Shipped, TheDefaultPackCoversCommonModels) {
   std::vector<Problem> problems;
   for (const check::Case& item : check::load_cases("shipped", RAPT_SOURCE_DIR "/check/cases"))
@@ -260,9 +260,13 @@ TEST(Shipped, TheDefaultPackCoversCommonModels) {
     for (const char* dtype : {"f16", "bf16"})
       for (const int dim : {64, 80, 96, 128, 256})
         for (const char* bound : {"", " causal", " window=256,0", " causal_top_left", " causal lse"})
-          for (const char* size : {" b1 h8 q64 k64", " b1 h32:8 q1 k4096", " b1 h8 q512 k512", " b1 h16 q1024 k1024",
-                                   " b8 h32 q2048 k2048"})
+          for (const char* size : {" b1 h8 q64 k64", " b1 h8 q512 k512", " b1 h16 q1024 k1024", " b8 h32 q2048 k2048"})
             common.push_back(parse_problem(concat(dtype, size, " d", dim, bound)));
+    for (const char* dtype : {"f16", "bf16"})
+      for (const int dim : {64, 128})
+        for (const char* bound : {"", " causal", " window=256,0"})
+          for (const char* heads : {" b1 h32", " b1 h32:8", " b64 h28:4"})
+            common.push_back(parse_problem(concat(dtype, heads, " q1 k4096 d", dim, bound)));
     for (const lab::PlannedKernel& kernel : lab::select_kernels(common, {device_preset(arch)}).kernels)
       EXPECT_TRUE(shipped.contains(kernel.signature)) << arch << ": " << kernel.problem << ": " << kernel.config;
   }

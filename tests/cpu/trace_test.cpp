@@ -51,8 +51,8 @@ std::string error_of(const std::function<void()>& work, ErrorCode code) {
 
 TEST(TraceStages, of_the_shipped_kernel) {
   const auto names = trace_stages(request_of("f16 h8 q512 d64", "sm_89", {}));
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"prologue", "wait K", "load", "Q.K", "wait V", "softmax", "P.V", "epilogue"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"prologue", "wait K", "load", "Q.K", "wait V", "softmax", "P.V",
+                                             "epilogue", "arrive", "merge"}));
 }
 
 TEST(TraceStages, of_attention_sm90_and_attention_scalar) {

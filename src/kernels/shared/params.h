@@ -104,6 +104,7 @@ struct AttentionParams {
   TensorRef q, k, v, out, lse;  // lse: f32, column unused
   index_t batch = 1, heads_q = 1;
   index_t group = 1;                   // query heads per kv head
+  FastDivmod by_group;                 // divides by `group`
   index_t seqlen_q = 0, seqlen_k = 0;  // dense: of every sequence; varlen: the maximum
   float scale = 1.0f;
   float softcap = 0.0f;  // 0 = none

@@ -41,7 +41,7 @@ constexpr ConfigField config_fields[] = {
     config_field<DecodePlanConfig, &DecodePlanConfig::out>("out"),
     config_field<DecodePlanConfig, &DecodePlanConfig::head_dim>("head_dim"),
     config_field<DecodePlanConfig, &DecodePlanConfig::head_dim_v>("head_dim_v"),
-    config_field<DecodePlanConfig, &DecodePlanConfig::packed_heads>("packed_heads"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::packs_heads>("packs_heads"),
     config_field<DecodePlanConfig, &DecodePlanConfig::block_m, 16, 32, 64>("block_m", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::block_n, 16, 32, 64>("block_n", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::warps_m, 1, 2, 4>("warps_m", ConfigRole::tunable),
@@ -141,12 +141,8 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
 KernelConfig configure(const Problem& p, const Device& device) {
   DecodePlanConfig a;
   configure_variant(p, device, a);
-  a.packed_heads = static_cast<int>(p.group());
-  // A single query sees all keys with a causal mask, too.
-  const bool sees_all = p.seqlen_q == 1 && p.position_mask.causal == Causal::bottom_right && !p.has_starts &&
-                        p.position_mask.window_left < 0 && p.position_mask.window_right < 0;
-  if (sees_all) a.causal_or_local = false;
-  a.q_row_descales = a.q_row_descales || (p.q_scales == ScaleKind::head && a.packed_heads > 1);
+  a.packs_heads = true;
+  a.q_row_descales = a.q_row_descales || p.q_scales == ScaleKind::head;
   choose_tiles(p, device, a);
   a.programmatic = arch_number(device.arch) >= 90;
   a.multiprocessors = device.sm_count;

@@ -1,6 +1,6 @@
 // attention_decode: few query rows against many keys. The loop over keys is that of attention_sm80. Three things
 // differ:
-// - The rows of all query heads of a KV head share a tile (packed_heads), so K and V are read once.
+// - The rows of all query heads of a KV head share a tile, so K and V are read once.
 // - The keys of a tile are divided among CTAs (BlockLine in decode.h). The division is computed on the GPU from the
 //   lengths, so it is balanced even if one sequence is much longer than the others.
 // - If several CTAs compute a tile, each writes a partial state. The last one to arrive merges them in the order of the
@@ -29,7 +29,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
   using Base::p, Base::cta, Base::scale, Base::band, Base::offset, Base::n_blocks, Base::first_n_block, Base::k_view,
       Base::v_view;
   using typename Base::Softmax, typename Base::OFragment, typename Base::KeyRanges, typename Base::CtaEpilogue;
-  static constexpr int threads = cfg.threads(), heads = cfg.packed_heads, chunks = cfg.head_dim_v / 8;
+  static constexpr int threads = cfg.threads(), chunks = cfg.head_dim_v / 8;
   static_assert(cfg.warps_n > 1 && !cfg.wide(), "warps share the keys of a block");
 
   const DecodeParams& params;
@@ -68,8 +68,8 @@ struct DecodeAttention : AttentionSm80<cfg> {
   // Sets the members that describe the tile and the CTA's keys.
   void begin_tile(const DecodeWork& work) {
     const Sequence& sequence = work.sequence;
-    cta.batch = work.batch, cta.head_k = work.head_k, cta.head = work.head_k * heads;
-    cta.first_row = work.row_tile * cfg.block_m, cta.seqlen_q = static_cast<int>(sequence.seqlen_q) * heads;
+    cta.batch = work.batch, cta.head_k = work.head_k, cta.head = work.head_k * group();
+    cta.first_row = work.row_tile * cfg.block_m, cta.seqlen_q = static_cast<int>(sequence.seqlen_q) * group();
     cta.first_q = sequence.first_q, cta.first_k = sequence.first_k, offset = sequence.offset;
     band = Band::of(p.position_mask, sequence.offset, sequence.seqlen_k);
     const KeyRanges keys = keys_of_tile(work.row_tile);
@@ -78,18 +78,18 @@ struct DecodeAttention : AttentionSm80<cfg> {
     k_view.rows = KvView(p, p.k, bytes_of(cfg.k), cta.batch, cta.head_k, sequence.first_k).rows;
     v_view.rows = KvView(p, p.v, bytes_of(cfg.v), cta.batch, cta.head_k, sequence.first_k).rows;
   }
+  int group() const { return static_cast<int>(p.by_group.value); }  // query heads of a KV head
   KeyRanges keys_of_tile(int row_tile) const {
     const int first = row_tile * cfg.block_m, past = first + cfg.block_m;
     return Base::keys_of_rows(first, (cta.seqlen_q < past ? cta.seqlen_q : past) - 1);
   }
 
-  // Row r of the tile is query r / heads of head r % heads.
   void load_packed_q() const {
     constexpr int size = bytes_of(cfg.q);
     const auto address_of = [&](int r) {
       const int row = cta.first_row + r;
       return static_cast<const char*>(p.q.data) +
-             size * p.q.index(cta.batch, head_of<cfg>(cta, row), cta.first_q + row / heads);
+             size * p.q.index(cta.batch, head_of<cfg>(p, cta, row), cta.first_q + query_of<cfg>(p, row));
     };
     const int count = cta.seqlen_q - cta.first_row;
     if constexpr (Base::layout.widens_q)
@@ -248,14 +248,14 @@ struct DecodeWalk {
   }
 
  private:
-  static int row_tiles(const Sequence& s) {
-    return (static_cast<int>(s.seqlen_q) * cfg.packed_heads + cfg.block_m - 1) / cfg.block_m;
+  int row_tiles(const Sequence& s) const {
+    return (static_cast<int>(s.seqlen_q) * static_cast<int>(p.by_group.value) + cfg.block_m - 1) / cfg.block_m;
   }
   // Returns the number of blocks of a tile. A tile without keys counts as one block, because its output must be
   // written.
   int blocks_of(const Sequence& s, int row_tile) const {
     Attention tile(params, 0, 0);
-    tile.cta.seqlen_q = static_cast<int>(s.seqlen_q) * cfg.packed_heads;
+    tile.cta.seqlen_q = static_cast<int>(s.seqlen_q) * tile.group();
     tile.band = Band::of(p.position_mask, s.offset, s.seqlen_k);
     const int count = tile.keys_of_tile(row_tile).count(Attention::cta_block_n);
     return count > 0 ? count : 1;

@@ -277,7 +277,7 @@ struct AttentionSm80 {
   // Returns the ranges of keys that rows `first` to `last` (inclusive) see.
   KeyRanges keys_of_rows(int first, int last) const {
     if constexpr (!cfg.causal_or_local) return KeyRanges::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
-    first /= cfg.packed_heads, last /= cfg.packed_heads;
+    first = query_of<cfg>(p, first), last = query_of<cfg>(p, last);
     return KeyRanges::of_rows({band.first(first), band.past(first)}, {band.first(last), band.past(last)});
   }
   // Returns the ranges of keys that the warp's rows see. They are computed again for each block, to save registers.
@@ -382,8 +382,8 @@ struct AttentionSm80 {
         const int row = row0 + mt * 16 + 8 * half;
         float factor = layout.rescales_q ? detail::float_of(load_shared(row_scales_smem() + 4 * row)) : 1.0f;
         if (cfg.q_row_descales && cta.first_row + row < cta.seqlen_q)
-          factor *= *p.q_scale.at(cta.batch, head_of<cfg>(cta, cta.first_row + row), cta.first_q,
-                                  (cta.first_row + row) / cfg.packed_heads);
+          factor *= *p.q_scale.at(cta.batch, head_of<cfg>(p, cta, cta.first_row + row), cta.first_q,
+                                  query_of<cfg>(p, cta.first_row + row));
         if constexpr (cfg.scale_in_exp2)
           softmax.row_scale[mt][half] = exp2_scale(scale * factor);
         else
@@ -415,7 +415,7 @@ struct AttentionSm80 {
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = (row0 + mt * 16 + 8 * half) / cfg.packed_heads;
+        const int row = query_of<cfg>(p, row0 + mt * 16 + 8 * half);
         const int begin = (cfg.causal_or_local ? band.first(row) : 0) - key0,
                   end = (cfg.causal_or_local ? band.past(row) : band.seqlen_k) - key0;
 #pragma unroll

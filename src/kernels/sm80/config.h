@@ -13,9 +13,9 @@ struct Sm80Config : AttentionVariant {
   bool q_in_registers = false;  // false: every iteration loads Q fragments from shared memory
   int min_blocks = 1;           // CTAs per SM in __launch_bounds__; limits registers
 
-  // attention_decode: the number of query heads of a KV head whose rows share a tile. Row r of such a group is query
-  // r / packed_heads of head `first + r % packed_heads`. All counts of rows are counts of such rows.
-  int packed_heads = 1;
+  // attention_decode: the rows of all query heads of a KV head share a tile. Row r of such a group of n heads is query
+  // r / n of head `first + r % n`. All counts of rows are counts of such rows.
+  bool packs_heads = false;
 
   // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
   // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.

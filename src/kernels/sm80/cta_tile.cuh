@@ -13,10 +13,14 @@ struct CtaTile {
   index_t first_q = 0, first_k = 0;                                  // packed rows at which the sequence begins
 };
 
-// The head of a row. Its query is row / packed_heads.
+// The query and the head of a row.
 template <const Sm80Config& cfg>
-inline int head_of(const CtaTile& cta, int row) {
-  return cfg.packed_heads == 1 ? cta.head : cta.head + row % cfg.packed_heads;
+inline int query_of(const AttentionParams& p, int row) {
+  return cfg.packs_heads ? static_cast<int>(p.by_group.quotient(static_cast<unsigned>(row))) : row;
+}
+template <const Sm80Config& cfg>
+inline int head_of(const AttentionParams& p, const CtaTile& cta, int row) {
+  return cta.head + (cfg.packs_heads ? row - query_of<cfg>(p, row) * static_cast<int>(p.by_group.value) : 0);
 }
 
 }  // namespace rapt

@@ -56,13 +56,13 @@ struct DecodeParams {
 };
 
 // Returns the largest number of blocks of a tile. All sequences must have the same lengths.
-constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequence, const Sm80Config& c) {
+constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequence, int group, const Sm80Config& c) {
   const Band band = Band::of(mask, sequence.offset, sequence.seqlen_k);
-  const int rows = static_cast<int>(sequence.seqlen_q) * c.packed_heads;
+  const int rows = static_cast<int>(sequence.seqlen_q) * group;
   int most = 1;
   for (int first = 0; first < rows; first += c.block_m) {
     const int past = first + c.block_m < rows ? first + c.block_m : rows;
-    const int first_q = first / c.packed_heads, last_q = (past - 1) / c.packed_heads;
+    const int first_q = first / group, last_q = (past - 1) / group;
     const auto keys =
         KeyTiles<int>::of_rows({band.first(first_q), band.past(first_q)}, {band.first(last_q), band.past(last_q)});
     const int blocks = keys.count(c.cta_block_n());
@@ -76,8 +76,8 @@ constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequ
 constexpr unsigned divide_equal_tiles(DecodeParams& params, const Sm80Config& c, unsigned tiles, unsigned ctas,
                                       unsigned most_parts) {
   params.sequence = sequence_of(params.sm80.attention, 0);
-  const unsigned blocks =
-      static_cast<unsigned>(most_blocks_of_tile(params.sm80.attention.position_mask, params.sequence, c));
+  const unsigned blocks = static_cast<unsigned>(most_blocks_of_tile(
+      params.sm80.attention.position_mask, params.sequence, static_cast<int>(params.sm80.attention.group), c));
   unsigned parts = tiles == 0 ? 1 : ctas / tiles;
   parts = parts < most_parts ? parts : most_parts;
   parts = parts < blocks ? parts : blocks;

@@ -38,7 +38,7 @@ struct Epilogue {
 
   // The index of a row of Q, O or lse.
   index_t index_of(const TensorRef& t, int row) const {
-    return t.index(cta.batch, head_of<cfg>(cta, row), cta.first_q + row / cfg.packed_heads);
+    return t.index(cta.batch, head_of<cfg>(p, cta, row), cta.first_q + query_of<cfg>(p, row));
   }
 
   struct RowResult {
@@ -54,7 +54,7 @@ struct Epilogue {
     for (int d = 0; d < cfg.head_dim; ++d)
       sum = fmaf(load_element<cfg.q>(p.q.data, from + d), mean[d * p.k_mean_channel], sum);
     if (!p.q_scale.present()) return sum;
-    return sum * *p.q_scale.at(cta.batch, head_of<cfg>(cta, row), cta.first_q, row / cfg.packed_heads);
+    return sum * *p.q_scale.at(cta.batch, head_of<cfg>(p, cta, row), cta.first_q, query_of<cfg>(p, row));
   }
 
   // Returns V's descale if it is the same for the whole head, else 1.
@@ -71,7 +71,7 @@ struct Epilogue {
     if (cfg.key_mean && row < cta.seqlen_q && max_logit != minus_infinity)
       max_logit = fmaf(mean_logit(row), p.scale, max_logit);
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[head_of<cfg>(cta, row) * p.sinks_head], new_max = fmaxf(max_logit, sink);
+      const float sink = p.sinks[head_of<cfg>(p, cta, row) * p.sinks_head], new_max = fmaxf(max_logit, sink);
       const float shift = new_max == minus_infinity ? 0.0f : new_max,
                   rescale = exp2_approx((max_logit - shift) * log2_e);
       sum = sum * rescale + exp2_approx((sink - shift) * log2_e);

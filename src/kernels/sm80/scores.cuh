@@ -17,10 +17,8 @@ struct ScoreRows {
 
   int batch() const { return tile.cta.batch; }
   index_t offset() const { return tile.offset; }
-  int head(int mt, int half) const {
-    return cfg.packed_heads == 1 ? tile.cta.head : tile.cta.head + row(mt, half) % cfg.packed_heads;
-  }
-  int query(int mt, int half) const { return row(mt, half) / cfg.packed_heads; }
+  int head(int mt, int half) const { return head_of<cfg>(tile.p, tile.cta, row(mt, half)); }
+  int query(int mt, int half) const { return query_of<cfg>(tile.p, row(mt, half)); }
   float factor(int mt, int half) const { return tile.scale * scales.at(mt, half); }
 
  private:
