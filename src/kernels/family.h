@@ -74,7 +74,8 @@ struct Family {
   // registry is faster; *why (may be null) receives the reason. A null pointer means: always. It allocates nothing.
   bool (*prefers)(const Problem& problem, const Device& device, std::string* why) = nullptr;
   // The planner asks families of higher priority first. By convention the priority of a CUDA family is the compute
-  // capability for which it was written (90 for sm_90). attention_decode has 95: it is asked first. attention_scalar has 0: it comes last, because it accepts nearly every problem.
+  // capability for which it was written (90 for sm_90). attention_decode has 95: it is asked first. attention_scalar
+  // has 0: it comes last, because it accepts nearly every problem.
   int priority = 0;
 };
 
