@@ -107,9 +107,8 @@ const std::vector<Edit> edits_of_sm80_and_scalar = {
     {"sm80_scale_of_the_first_block", &attention_sm80, "sm80/descale.cuh", "key / keys_per_descale * ref.position",
      "0 * ref.position", "e4m3 out=f16 b1 h2 q64 k300 d64 scales=block64", Fill::outlier},
     {"sm80_row_scale_ignored", &attention_sm80, "sm80/attention_sm80.cuh",
-     "factor *= *p.q_scale.at(cta.batch, head_of<cfg>(cta, cta.first_row + row), cta.first_q, (cta.first_row + row) / "
-     "cfg.packed_heads);",
-     "factor *= 1.0f;", "e4m3 out=f16 b1 h2 q100 k70 d64 q_scales=block64", Fill::outlier},
+     "factor *= *p.q_scale.at(cta.batch, head_of<cfg>(p, cta, cta.first_row + row), cta.first_q,",
+     "factor *= 1.0f + 0.0f * static_cast<float>(", "e4m3 out=f16 b1 h2 q100 k70 d64 q_scales=block64", Fill::outlier},
     {"sm80_token_scale_of_the_first_key", &attention_sm80, "sm80/descale.cuh", "first[key * stride]", "first[0]",
      "e4m3 out=f16 b1 h2 q64 k300 d64 scales=token"},
     {"sm80_channel_scale_as_tensor", &attention_sm80, "sm80/epilogue.cuh", "[column * p.v_scale.channel]", "[0]",
