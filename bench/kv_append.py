@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from datetime import datetime, timezone
 
@@ -32,8 +31,8 @@ import clocks
 import rows as results
 from implementation import Implementation, first_line
 from inputs import E4M3_MAX
-from quantize_bandwidth import Copy, Wrong, measure
-from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe, nvrtc_version
+from quantize_bandwidth import Copy, Wrong, bandwidth_row, measure
+from roof import card_name, commit_and_dirty
 
 HEADS, QUERY_HEADS, DIM, PAGE, POSITIONS = 8, 32, 128, 16, 16384
 PROBLEMS = {"prefill": (1, 8192, 100), "decode": (64, 1, 1000)}  # sequences, new tokens of each, tokens before
@@ -210,35 +209,19 @@ def report(options, problem: str, line: str, bounds, timer: str, sets: int) -> t
         copy_us = results.quartiles(copy.samples)[1]
         rate = copy.impl.moved / copy_us  # bytes per microsecond
         for one, name in ((bound, bound.impl.kind), (copy, f"copy of {bound.impl.kind}")):
-            made = results.row(
+            made = bandwidth_row(
+                options,
                 line,
-                one.name,
-                one.samples,
-                flops=0.0,
-                moved=one.impl.moved,
-                roof_s=one.impl.moved / rate * 1e-6,
+                one,
+                rate=rate,
+                timer=timer,
+                sets=sets,
                 name=name,
                 suite="kv-append",
                 err={"max_abs": 0.0, "mean_abs": 0.0, "rel_rms": 0.0},
-                within_bound=True,
                 family="" if one is copy else "kv_append",
                 config=f"problem={problem}",
-                calls=one.count,
-                timer=timer,
-                host_us=None if timer != "graph" else results.quartiles(one.host_us)[1],
                 layout="bshd",
-                l2="cold",
-                input_sets=sets,
-                card=file_safe(card_name(options.device)),
-                threads=0 if timer == "graph" else torch.get_num_threads(),
-                driver=driver_version() if timer == "graph" else "",
-                nvrtc=nvrtc_version() if timer == "graph" else "",
-                version=options.version,
-                commit=options.commit,
-                dirty=options.dirty,
-                command=shlex.join(sys.argv),
-                gemm_tflops=dict(NOTHING),
-                bandwidth=rate * 1e-3,
             )
             found.append(made)
         made = found[-2]

@@ -240,42 +240,55 @@ def measure(options, impls) -> tuple[list, str]:
     return bounds, clock.timer
 
 
+def bandwidth_row(options, problem: str, bound, *, rate: float, timer: str, sets: int, **fields) -> dict:
+    """Returns the row of a result whose roof is a copy kernel. rate: bytes per microsecond of the copy."""
+    gpu = timer == "graph"
+    return results.row(
+        problem,
+        bound.name,
+        bound.samples,
+        flops=0.0,
+        moved=bound.impl.moved,
+        roof_s=bound.impl.moved / rate * 1e-6,
+        within_bound=True,
+        calls=bound.count,
+        timer=timer,
+        host_us=results.quartiles(bound.host_us)[1] if gpu else None,
+        l2="cold",
+        input_sets=sets,
+        card=file_safe(card_name(options.device)),
+        threads=0 if gpu else torch.get_num_threads(),
+        driver=driver_version() if gpu else "",
+        nvrtc=nvrtc_version() if gpu else "",
+        version=options.version,
+        commit=options.commit,
+        dirty=options.dirty,
+        command=shlex.join(sys.argv),
+        gemm_tflops=dict(NOTHING),
+        bandwidth=rate * 1e-3,
+        **fields,
+    )
+
+
 def report(options, bounds, timer: str, errors, problem: str, sets: int) -> tuple[list[dict], list[str]]:
     """Prints a line for each implementation; returns (rows, implementations below the limit)."""
     copy = next(bound for bound in bounds if bound.name == "copy")
     rate = copy.impl.moved / results.quartiles(copy.samples)[1]  # bytes per microsecond
     found, failures = [], []
     for bound in bounds:
-        moved = bound.impl.moved
-        made = results.row(
+        made = bandwidth_row(
+            options,
             problem,
-            bound.name,
-            bound.samples,
-            flops=0.0,
-            moved=moved,
-            roof_s=moved / rate * 1e-6,
+            bound,
+            rate=rate,
+            timer=timer,
+            sets=sets,
             name=bound.name.removeprefix("rapt-"),
             suite="quantize-bandwidth",
             err=errors[bound.name],
-            within_bound=True,
             family="quantize" if bound.name != "copy" else "",
             config=" ".join(f"{name}={value}" for name, value in getattr(bound.impl, "options", {}).items()),
-            calls=bound.count,
-            timer=timer,
-            host_us=None if timer != "graph" else results.quartiles(bound.host_us)[1],
             layout="bhsd",
-            l2="cold",
-            input_sets=sets,
-            card=file_safe(card_name(options.device)),
-            threads=0 if timer == "graph" else torch.get_num_threads(),
-            driver=driver_version() if timer == "graph" else "",
-            nvrtc=nvrtc_version() if timer == "graph" else "",
-            version=options.version,
-            commit=options.commit,
-            dirty=options.dirty,
-            command=shlex.join(sys.argv),
-            gemm_tflops=dict(NOTHING),
-            bandwidth=rate * 1e-3,
         )
         found.append(made)
         share, spread_us = 100 * made["roof_share"], f"({made['q1']:.1f}-{made['q3']:.1f})"

@@ -323,8 +323,8 @@ RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_ar
  * has the dtype of its input, or it is FP8 and has a descale.
  *
  * Exactly one argument says where the tokens go:
- * - seqused_k [batch]: the lengths before the append. Token i of sequence b gets position seqused_k[b] + i. Not
- * negative.
+ * - seqused_k [batch]: the lengths before the append, not negative. Token i of sequence b gets position
+ *   seqused_k[b] + i.
  * - starts [batch]: the same, but a start may be negative.
  * - slot_mapping [batch, seqlen_new], packed [total]: slot = page * page_size + row (dense: batch row * capacity +
  *   position).
@@ -342,10 +342,10 @@ RAPT_API rapt_status rapt_quantize(rapt_context* context, const rapt_quantize_ar
  * Query i of sequence b is rotated at starts[b] + i (or positions). A query with a negative position is not written.
  *
  * FP8: y is the rotated k (or v), in f32. RAPT_SCALE_HEAD: descale is an input, f32 [batch, heads_k], finite and at
- * least 2^-126 (checked as the contents above). RAPT_SCALE_TOKEN: descale is an output for each token and head, by the
- * rule of rapt_quantize, so older tokens never change. It is written at the token's place: [batch_cache, heads_k,
- * capacity]; with block_table or slot_mapping [num_pages, page_size, heads_k]. code = y * (1 / descale), as in
- * rapt_quantize. Without rotation and quantisation, bits are copied. */
+ * least 2^-126 (when rapt checks contents, it also checks this). RAPT_SCALE_TOKEN: descale is an output for each token
+ * and head, by the rule of rapt_quantize, so older tokens never change. It is written at the token's place:
+ * [batch_cache, heads_k, capacity]; with block_table or slot_mapping [num_pages, page_size, heads_k]. code = y * (1 /
+ * descale), as in rapt_quantize. Without rotation and quantisation, bits are copied. */
 #define RAPT_KV_APPEND_INTERLEAVED (UINT64_C(1) << 0) /* rotary pairs are neighbouring channels */
 #define RAPT_KV_APPEND_Q_AT_START (UINT64_C(1) << 1)  /* all queries of a sequence are rotated at its start */
 /* GPUs: also checks lengths, starts, slots, positions, block_table and supplied descales. Copies them to the host and

@@ -20,11 +20,14 @@ constexpr const char *name = "attention_decode", *source_file = "sm80/attention_
 // The most rows of a sequence: query rows times the query heads of a KV head.
 constexpr int64_t most_rows = 256;
 
-// Measured on an H200. With at most 32 rows, the time is that of loading the keys. With more, a multiprocessor needs
-// key_us for each key of a tile of 32 rows.
+// With at most 32 rows, the time is that of loading the keys. With more, a multiprocessor needs key_us for each key of
+// a tile of 32 rows (measured on an H200). The other two times are estimates.
 constexpr double key_us = 0.012, launch_us = 2, launch_and_merge_us = 5;
-constexpr double few_keys = 384;    // with fewer, attention_sm80 is faster if its grid fits on the GPU at once
-constexpr double many_keys = 2048;  // with fewer, more than 32 rows were not measured
+// With 128 keys attention_sm80 was faster if its grid fits on the GPU at once, with 512 attention_decode. The limit
+// lies between, not measured.
+constexpr double few_keys = 384;
+// More than 32 rows were measured only with many keys.
+constexpr double many_keys = 2048;
 
 // The planner's configuration: the kernel's configuration, and the number of multiprocessors.
 struct DecodePlanConfig : Sm80Config {
@@ -113,8 +116,8 @@ void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   fits(3) || fits(2) || fits(1);
 }
 
-// Returns whether attention_decode is faster than the families that would compute the problem otherwise. Measured on an
-// H200 (docs/lab-notebook.md); on other GPUs this is an estimate.
+// Returns whether attention_decode is faster than the families that would compute the problem otherwise. The limits
+// were found on an H200 (docs/lab-notebook.md). Other GPUs were not measured.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   const TypicalLengths lengths = TypicalLengths::of(p);
   const auto no = [&](const char* faster, const auto&... parts) {

@@ -158,7 +158,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   Sm80PlanConfig a{
       std::ranges::find_if(sm80_tuned_rows, [&](const Sm80TunedRow& row) { return row.applies(traits); })->tiles};
   configure_variant(p, device, a);
-  // Pages need registers. With blocks of 64 keys, the rows of d128 spill.
+  // The offsets of paged rows need registers. With blocks of 64 keys, kernels for head_dim 128 spilled.
   if (a.paged && !a.causal_or_local && a.block_m == 32 * a.warps_m && a.block_n == 64) a.block_n = 48;
   a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
   a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);

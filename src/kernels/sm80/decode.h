@@ -24,7 +24,7 @@ struct BlockLine {
 };
 
 // The CTAs that compute the blocks of one tile. If there are several, each writes a partial state to its slot in the
-// workspace, and the one that arrives last merges them, in the order of the keys.
+// workspace, and the one that arrives last merges them.
 struct TileParts {
   unsigned first_cta, count;
   bool begins_inside;  // the first CTA's range begins before the tile, so the tile begins inside it
@@ -55,29 +55,41 @@ struct DecodeParams {
   int least_blocks = 1;  // BlockLine::of
 };
 
-// Returns the largest number of blocks of a tile. All sequences must have the same lengths.
-constexpr int most_blocks_of_tile(const PositionMask& mask, const Sequence& sequence, int group, const Sm80Config& c) {
-  const Band band = Band::of(mask, sequence.offset, sequence.seqlen_k);
-  const int rows = static_cast<int>(sequence.seqlen_q) * group;
-  int most = 1;
-  for (int first = 0; first < rows; first += c.block_m) {
-    const int past = first + c.block_m < rows ? first + c.block_m : rows;
-    const int first_q = first / group, last_q = (past - 1) / group;
-    const auto keys =
-        KeyTiles<int>::of_rows({band.first(first_q), band.past(first_q)}, {band.first(last_q), band.past(last_q)});
-    const int blocks = keys.count(c.cta_block_n());
-    most = blocks > most ? blocks : most;
-  }
-  return most;
+// Returns the number of rows of a sequence, and of its row tiles. group: the query heads of a KV head.
+constexpr int decode_rows(const Sequence& s, const FastDivmod& group) {
+  return static_cast<int>(s.seqlen_q) * static_cast<int>(group.value);
+}
+constexpr int decode_row_tiles(const Sequence& s, const FastDivmod& group, const Sm80Config& c) {
+  return (decode_rows(s, group) + c.block_m - 1) / c.block_m;
+}
+// Returns the keys that the rows of a tile see.
+constexpr KeyTiles<int> keys_of_row_tile(const AttentionParams& a, const Sequence& s, int row_tile,
+                                         const Sm80Config& c) {
+  const Band band = Band::of(a.position_mask, s.offset, s.seqlen_k);
+  if (!c.causal_or_local) return KeyTiles<int>::of_rows({0, band.seqlen_k}, {0, band.seqlen_k});
+  const int rows = decode_rows(s, a.by_group), first = row_tile * c.block_m, past = first + c.block_m;
+  const auto query_of = [&](int row) { return static_cast<int>(a.by_group.quotient(static_cast<unsigned>(row))); };
+  const int first_query = query_of(first), last_query = query_of((past < rows ? past : rows) - 1);
+  return KeyTiles<int>::of_rows({band.first(first_query), band.past(first_query)},
+                                {band.first(last_query), band.past(last_query)});
+}
+// Returns the number of blocks of a tile. A tile without keys counts as one block, because its output must be written.
+constexpr int blocks_of_tile(const AttentionParams& a, const Sequence& s, int row_tile, const Sm80Config& c) {
+  const int count = keys_of_row_tile(a, s, row_tile, c).count(c.cta_block_n());
+  return count > 0 ? count : 1;
 }
 
 // Divides the keys of each of `tiles` tiles into equal parts, so that there are at most `ctas` parts in total, unless
 // there are more tiles. All sequences must have the same lengths. Returns the number of CTAs.
 constexpr unsigned divide_equal_tiles(DecodeParams& params, const Sm80Config& c, unsigned tiles, unsigned ctas,
                                       unsigned most_parts) {
-  params.sequence = sequence_of(params.sm80.attention, 0);
-  const unsigned blocks = static_cast<unsigned>(most_blocks_of_tile(
-      params.sm80.attention.position_mask, params.sequence, static_cast<int>(params.sm80.attention.group), c));
+  const AttentionParams& a = params.sm80.attention;
+  params.sequence = sequence_of(a, 0);
+  unsigned blocks = 1;  // of the tile with the most blocks
+  for (int tile = 0; tile < decode_row_tiles(params.sequence, a.by_group, c); ++tile) {
+    const auto of_tile = static_cast<unsigned>(blocks_of_tile(a, params.sequence, tile, c));
+    blocks = of_tile > blocks ? of_tile : blocks;
+  }
   unsigned parts = tiles == 0 ? 1 : ctas / tiles;
   parts = parts < most_parts ? parts : most_parts;
   parts = parts < blocks ? parts : blocks;

@@ -114,8 +114,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
 }
 
-// Returns how many keys of a page TMA copies at once. A block has whole pages, or a page has whole blocks, or both have
-// whole groups of so many keys.
+// Returns how many keys of a page TMA copies at once. A page and a block both consist of whole groups of this size.
 int page_rows_of(const Problem& p, int block_n) {
   return p.page_size == 0 ? 0 : static_cast<int>(std::gcd(p.page_size, int64_t{block_n}));
 }
@@ -127,8 +126,8 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_keys = 64;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
-  // The copies of pages by a warp have not run on a GPU yet. By one thread, as before, they took 2.9 times as long as
-  // dense keys (docs/lab-notebook.md).
+  // When one thread copied the pages, they took 2.9 times as long as dense keys (docs/lab-notebook.md). The warp that
+  // copies them now has not run on a GPU yet.
   if (p.page_size > 0)
     return refuse(name, why, "page=", p.page_size, ": paged keys are not measured yet and must be asked for by name");
   const TypicalLengths lengths = TypicalLengths::of(p);
@@ -170,8 +169,8 @@ void check_config(const ConfigChange& change) {
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);
   if (c.page_rows != page_rows_of(change.problem, c.block_n))
-    bad_config("block_n", c.block_n, "the planner's choice for paged keys must have the same greatest common divisor ",
-               "with the page size, ", change.problem.page_size);
+    bad_config("block_n", c.block_n, "the greatest common divisor of block_n and the page size, ",
+               change.problem.page_size, ", must be ", c.page_rows, ", as in the planner's choice");
   require_range("q_stages", c.q_stages, 1, 4);
   if (c.ping_pong && c.warpgroups == 1) bad_config("ping_pong", 1, "needs at least 2 warpgroups");
   require_range("kv_stages", c.kv_stages, 2, 16);
