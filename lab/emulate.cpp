@@ -62,13 +62,15 @@ struct Prepared {  // a launch, its parameters, and the workspace that the param
 
 // The description that an emulated kernel gets in its parameters in place of a tensor map.
 cuda_emulation::EmulatedMap emulated_map(const TensorMapSpec& spec) {
-  if (spec.rank != 4) unsupported("emulation: tensor maps must have four dimensions");
+  if (spec.rank != 4 && spec.rank != 5) unsupported("emulation: tensor maps must have four or five dimensions");
   cuda_emulation::EmulatedMap map{};
   map.base = static_cast<const char*>(spec.base);
-  for (size_t i = 0; i < 4; ++i) map.sizes[i] = static_cast<long>(spec.sizes[i]);
-  for (size_t i = 0; i < 3; ++i) map.strides[i] = static_cast<long>(spec.strides[i]);
-  map.columns = static_cast<int>(spec.box[0]), map.rows = static_cast<int>(spec.box[1]);
-  map.planes = static_cast<int>(spec.box[2]);
+  for (size_t i = 0; i < 5; ++i) {
+    const bool used = i < static_cast<size_t>(spec.rank);
+    map.sizes[i] = used ? static_cast<long>(spec.sizes[i]) : 1;
+    map.box[i] = used ? static_cast<int>(spec.box[i]) : 1;
+    if (i > 0) map.strides[i - 1] = used ? static_cast<long>(spec.strides[i - 1]) : 0;
+  }
   map.element_bytes = spec.element == TensorElement::u8 ? 1 : spec.element == TensorElement::f32 ? 4 : 2;
   map.swizzle = 16 << static_cast<int>(spec.swizzle);
   return map;

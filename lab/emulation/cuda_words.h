@@ -53,6 +53,9 @@ inline unsigned __shfl_sync(unsigned, unsigned x, int lane) {
 inline float __shfl_sync(unsigned lanes, float x, int lane) {
   return __builtin_bit_cast(float, __shfl_sync(lanes, __builtin_bit_cast(unsigned, x), lane));
 }
+inline int __shfl_sync(unsigned lanes, int x, int lane) {
+  return static_cast<int>(__shfl_sync(lanes, static_cast<unsigned>(x), lane));
+}
 inline float __shfl_down_sync(unsigned lanes, float x, unsigned by) {
   const unsigned lane = threadIdx.x % 32;
   return __shfl_sync(lanes, x, static_cast<int>(lane + by < 32 ? lane + by : lane));

@@ -14,13 +14,14 @@ struct Launch {
   size_t shared_bytes;  // dynamic shared memory per block
 };
 
-// In the emulation the bytes of a tensor map hold this struct. It describes a tensor with four dimensions. `strides`
-// are in bytes and belong to dimensions 1 to 3. A box has `columns` x `rows` x `planes` elements of dimensions 0 to 2.
-// swizzle: the span in bytes within which 16-byte pieces of the box are permuted in shared memory; 16: no swizzle.
+// In the emulation the bytes of a tensor map hold this struct. It describes a tensor with five dimensions; dimensions
+// that a map does not have are of size 1. `strides` are in bytes and belong to dimensions 1 to 4. box: the elements of a
+// box in each dimension. swizzle: the span in bytes within which 16-byte pieces of the box are permuted in shared
+// memory; 16: no swizzle.
 struct EmulatedMap {
   const char* base;
-  long sizes[4], strides[3];
-  int columns, rows, planes;
+  long sizes[5], strides[4];
+  int box[5];
   int element_bytes, swizzle;
 };
 

@@ -59,7 +59,15 @@ Geometry geometry(const Problem& p, Slot slot) {
 
 namespace {
 constexpr int64_t tma_limit = int64_t{1} << 40;  // bytes; CUDA driver API, cuTensorMapEncodeTiled
+
+// The tensor map of a paged cache has one dimension for pages and heads, in steps of the greatest common divisor of
+// their strides. Its coordinates have 32 bits. All strides must be positive multiples of 4 elements (16 bytes of f32).
+bool can_unite_outer_dimensions(const Geometry& g) {
+  if (g.rank != 4 || g.shape[0] <= 1 || g.shape[1] <= 1) return true;
+  const Wide end = Wide{g.shape[0] - 1} * g.strides[0] + Wide{g.shape[1] - 1} * g.strides[1];
+  return end / 4 <= INT32_MAX || end / std::gcd(g.strides[0], g.strides[1]) <= INT32_MAX;
 }
+}  // namespace
 
 Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
   const auto last = static_cast<size_t>(g.rank) - 1;
@@ -73,7 +81,7 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
     access.aligned16 = access.aligned16 && g.strides[i] % (16 / element) == 0;
     mappable = mappable && g.strides[i] > 0 && g.strides[i] < tma_limit / element;
   }
-  access.tma = access.unit_last && access.aligned16 && mappable;
+  access.tma = access.unit_last && access.aligned16 && mappable && can_unite_outer_dimensions(g);
   return access;
 }
 

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,52 +40,67 @@ constexpr Sm90Config config_of(DType dtype, int dim, int dim_v, int warpgroups, 
   return c;
 }
 
-TensorMap map_of(const TensorRef& t, int64_t outer, int64_t rows, int64_t heads, int64_t dim, int box_rows) {
+struct MapDimension {
+  int64_t size, stride;  // in elements
+  int box = 1;
+};
+
+TensorMap map_of(const void* data, int element_bytes, std::initializer_list<MapDimension> dimensions, int swizzle) {
   cuda_emulation::EmulatedMap m{};
-  m.base = static_cast<const char*>(t.data);
-  const int64_t sizes[4] = {dim, rows, heads, outer};
-  std::copy(sizes, sizes + 4, m.sizes);
-  m.strides[0] = t.row * 2, m.strides[1] = t.head * 2, m.strides[2] = t.batch * 2;
-  m.columns = 64, m.rows = box_rows, m.planes = 1, m.element_bytes = 2, m.swizzle = 128;
+  m.base = static_cast<const char*>(data), m.element_bytes = element_bytes, m.swizzle = swizzle;
+  std::fill_n(m.sizes, 5, 1), std::fill_n(m.box, 5, 1);
+  int i = 0;
+  for (const MapDimension& d : dimensions) {
+    m.sizes[i] = d.size, m.box[i] = d.box;
+    if (i > 0) m.strides[i - 1] = d.stride * element_bytes;
+    ++i;
+  }
   TensorMap map{};
   std::memcpy(&map, &m, sizeof m);
   return map;
 }
 
 template <const Sm90Config& cfg>
-TensorMap kv_map_of(const AttentionParams& a, const TensorRef& t, const Problem& p, int64_t dim) {
-  if (a.pages.present()) return map_of(t, a.pages.pages, p.page_size, p.heads_k, dim, cfg.page_rows);
-  return map_of(t, p.varlen ? 1 : p.batch, p.varlen ? p.total_k : p.seqlen_k, p.heads_k, dim, cfg.block_n);
+TensorMap q_map_of(const AttentionParams& a, const Problem& p) {
+  const MapDimension channels{p.head_dim, 1, 64}, heads{p.heads_q, a.q.head, cfg.packed_heads},
+      queries{p.varlen ? p.total_q : p.seqlen_q, a.q.row, cfg.block_m() / cfg.packed_heads},
+      batch{p.varlen ? 1 : p.batch, a.q.batch};
+  return cfg.packed_heads > 1 ? map_of(a.q.data, 2, {channels, heads, queries, batch}, 128)
+                              : map_of(a.q.data, 2, {channels, queries, heads, batch}, 128);
 }
 
-// The tensor map of Q if heads are packed: dimension 1 is the heads, dimension 2 is the queries.
-TensorMap packed_map_of(const TensorRef& t, const Problem& p, int64_t rows, int heads, int block_m) {
-  cuda_emulation::EmulatedMap m{};
-  m.base = static_cast<const char*>(t.data);
-  const int64_t sizes[4] = {p.head_dim, p.heads_q, rows, p.varlen ? 1 : p.batch};
-  std::copy(sizes, sizes + 4, m.sizes);
-  m.strides[0] = t.head * 2, m.strides[1] = t.row * 2, m.strides[2] = t.batch * 2;
-  m.columns = 64, m.rows = heads, m.planes = block_m / heads, m.element_bytes = 2, m.swizzle = 128;
-  TensorMap map{};
-  std::memcpy(&map, &m, sizeof m);
-  return map;
+template <const Sm90Config& cfg>
+TensorMap kv_map_of(const AttentionParams& a, const TensorRef& t, const Problem& p, int64_t dim, PlaceSteps& places) {
+  if (!a.pages.present())
+    return map_of(t.data, 2,
+                  {{dim, 1, 64},
+                   {p.varlen ? p.total_k : p.seqlen_k, t.row, cfg.block_n},
+                   {p.heads_k, t.head},
+                   {p.varlen ? 1 : p.batch, t.batch}},
+                  128);
+  const int64_t stride = std::gcd(t.batch, t.head), last = (a.pages.pages - 1) * t.batch + (p.heads_k - 1) * t.head;
+  places = {static_cast<int>(t.batch / stride), static_cast<int>(t.head / stride)};
+  const bool whole = dim % 64 == 0;
+  const int columns = whole ? static_cast<int>(dim / 64) : 1;
+  return map_of(t.data, 2,
+                {{whole ? 64 : dim, 1, 64},
+                 {8, t.row, 8},
+                 {columns, 64, columns},
+                 {p.page_size / 8, 8 * t.row, cfg.page_rows / 8},
+                 {last / stride + 1, stride}},
+                128);
 }
 
 // The tensor map of a bias or a mask.
 TensorMap score_map_of(const BroadcastRef& t, const Problem& p, const Sm90Config& c, bool one_row) {
-  cuda_emulation::EmulatedMap m{};
   if (!t.present()) return {};
   const int bytes = bytes_of(t.dtype), width = Sm90Layout::box_width(c, t.dtype, one_row);
-  m.base = static_cast<const char*>(t.data);
-  const int64_t sizes[4] = {p.seqlen_k, one_row ? 1 : p.seqlen_q, t.head == 0 ? 1 : p.heads_q,
-                            t.batch == 0 ? 1 : p.batch};
-  std::copy(sizes, sizes + 4, m.sizes);
-  m.strides[0] = t.query * bytes, m.strides[1] = t.head * bytes, m.strides[2] = t.batch * bytes;
-  m.columns = width / bytes, m.rows = Sm90Layout::box_rows(c, one_row), m.planes = 1;
-  m.element_bytes = bytes, m.swizzle = one_row ? 16 : width;
-  TensorMap map{};
-  std::memcpy(&map, &m, sizeof m);
-  return map;
+  return map_of(t.data, bytes,
+                {{p.seqlen_k, 1, width / bytes},
+                 {one_row ? 1 : p.seqlen_q, t.query, Sm90Layout::box_rows(c, one_row)},
+                 {t.head == 0 ? 1 : p.heads_q, t.head},
+                 {t.batch == 0 ? 1 : p.batch, t.batch}},
+                one_row ? 16 : width);
 }
 
 template <const Sm90Config& cfg>
@@ -93,21 +110,20 @@ check::Kernel kernel_of(unsigned blocks) {
     check::SdpaCall call(p, in, out);
     const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
     const AttentionParams a = attention_params(call.args, p);
-    const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, heads = p.heads_q / cfg.packed_heads;
+    const int64_t heads = p.heads_q / cfg.packed_heads;
     const unsigned row_tiles = u((p.seqlen_q * cfg.packed_heads + cfg.block_m() - 1) / cfg.block_m());
     unsigned counters[2] = {0, 0};
-    Sm90Params params{cfg.packed_heads > 1
-                          ? packed_map_of(a.q, p, rows_q, cfg.packed_heads, cfg.block_m())
-                          : map_of(a.q, p.varlen ? 1 : p.batch, rows_q, p.heads_q, p.head_dim, cfg.block_m()),
-                      kv_map_of<cfg>(a, a.k, p, p.head_dim),
-                      kv_map_of<cfg>(a, a.v, p, p.head_dim_v),
-                      cfg.boxes ? score_map_of(a.bias, p, cfg, cfg.bias_row) : TensorMap{},
-                      cfg.boxes ? score_map_of(a.mask, p, cfg, cfg.mask_row) : TensorMap{},
-                      a,
-                      TileScheduler::of(row_tiles, u(p.batch), u(heads), u(p.group()), 1),
-                      u(p.batch * heads) * row_tiles,
-                      counters,
-                      TileSequences::of(a)};
+    Sm90Params params{};
+    params.q = q_map_of<cfg>(a, p);
+    params.k = kv_map_of<cfg>(a, a.k, p, p.head_dim, params.k_places);
+    params.v = kv_map_of<cfg>(a, a.v, p, p.head_dim_v, params.v_places);
+    if (cfg.boxes) params.bias = score_map_of(a.bias, p, cfg, cfg.bias_row);
+    if (cfg.boxes) params.mask = score_map_of(a.mask, p, cfg, cfg.mask_row);
+    params.attention = a;
+    params.scheduler = TileScheduler::of(row_tiles, u(p.batch), u(heads), u(p.group()), 1);
+    params.items = u(p.batch * heads) * row_tiles;
+    params.counters = counters;
+    params.sequences = TileSequences::of(a);
     cuda_emulation::launch(std::min(blocks, params.items), static_cast<unsigned>(cfg.threads()),
                            reinterpret_cast<float*>(memory), static_cast<size_t>(Sm90Layout(cfg).bytes) / sizeof(float),
                            [&] { attention_sm90<cfg>(params); });
@@ -217,10 +233,13 @@ TEST_F(Sm90Emulated, Pages) {
   // Several pages in a block; several blocks in a page; pages of 24 keys, which are copied in parts of 8.
   static constexpr Sm90Config small = paged(config_of(DType::bf16, 64, 64, 2, 32, 3, false), 16),
                               large = paged(config_of(DType::f16, 80, 40, 1, 32, 4, true), 32),
+                              columns = paged(config_of(DType::bf16, 192, 128, 2, 32, 3, true), 16),
                               uneven = paged(config_of(DType::f16, 16, 16, 2, 32, 4, true), 8);
   for (const auto fill : {normal, hidden, check::Fill::seen_nan}) {
     expect_right<small>("bf16 b2 h4:2 q70 k300 d64 page=16 lse", fill);
     expect_right<small>("bf16 b3 h2 q70 k200 d64 page=16 seqused=200,0,33 seqused_q=70,5,0 lse", fill);
+    expect_right<columns>("bf16 b2 h4:2 q70 k100 d192:128 page=16 causal seqused=100,33 lse", fill);
+    expect_right<columns>("bf16 b1 h2 q70 k100 d192:128 page=16 causal layout=bshd", fill);
     expect_right<large>("f16 b2 h2 q70 k200 d80:40 page=64 causal seqused=200,97 lse", fill);
     expect_right<uneven>("f16 h4:2 d16 varlen=70:170,5:40,0:9,129:100 page=24 causal lse sinks", fill);
     expect_right<uneven>("f16 b2 h2 q40 k300 d16 page=24 window=50,3 lse", fill);

@@ -35,7 +35,7 @@ class KvAppendCode : public testing::TestWithParam<const char*> {
     int vectors = 0;
     for (const AppendRows& rows : {config.k_rows(), config.v_rows(), config.q_rows()}) {
       if (!rows.vectors || rows.units_per_lane() > 1) continue;  // more units can be a loop
-      vectors += rows.max_heads() * 2;
+      vectors += rows.heads_ahead() * 2;
       if (rows.rotary_dim > 0) vectors += 2 * std::max(rows.chunk() * bytes_of(rows.table) / 16, 1);
     }
     EXPECT_GE(counts.ldg_16, vectors);

@@ -69,9 +69,12 @@ TEST_F(PrimHopperEmulated, Boxes) {
   map.base = reinterpret_cast<const char*>(tensor.memory.data());
   const int64_t sizes[] = {BoxedTensor::columns, BoxedTensor::rows, BoxedTensor::heads, BoxedTensor::batches};
   std::copy(sizes, sizes + 4, map.sizes);
+  map.sizes[4] = 1;
   map.strides[0] = BoxedTensor::pitch * 2;
   for (int i = 1; i < 3; ++i) map.strides[i] = map.strides[i - 1] * map.sizes[i];
-  map.columns = 64, map.rows = rows, map.planes = 1, map.element_bytes = 2, map.swizzle = 128;
+  const int box[] = {64, rows, 1, 1, 1};
+  std::copy(box, box + 5, map.box);
+  map.element_bytes = 2, map.swizzle = 128;
   for (const BoxCorner& at : box_corners) {
     SCOPED_TRACE(concat("column ", at.x, ", row ", at.row, ", head ", at.head, ", batch ", at.batch));
     HopperLaunch what{"load_box<24>", 128, rows * 128 + 16};

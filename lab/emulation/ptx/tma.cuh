@@ -49,7 +49,7 @@ inline void arrive_expecting(unsigned barrier, unsigned bytes) {
 struct EmulatedBox {
   unsigned to, barrier;
   EmulatedMap map;
-  int at[4];
+  int at[5];
 };
 inline std::vector<EmulatedBox>& emulated_boxes() {  // copies that are under way
   static std::vector<EmulatedBox> boxes;
@@ -71,20 +71,22 @@ inline unsigned swizzled(unsigned address, int span) {
 
 inline void finish_box(const EmulatedBox& box) {
   const EmulatedMap& m = box.map;
-  for (int r = 0; r < m.rows * m.planes; ++r)
-    for (int c = 0; c < m.columns; ++c) {
-      const long at[4] = {box.at[0] + c, box.at[1] + r % m.rows, box.at[2] + r / m.rows, box.at[3]};
-      bool inside = true;
-      long offset = at[0] * m.element_bytes;
-      for (int d = 0; d < 4; ++d) inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
-      for (int d = 1; d < 4; ++d) offset += at[d] * m.strides[d - 1];
-      unsigned element = 0;
-      const auto bytes = static_cast<unsigned>(m.element_bytes),
-                 to = box.to + static_cast<unsigned>(r * m.columns + c) * bytes;
-      if (inside) std::memcpy(&element, m.base + offset, bytes);
-      std::memcpy(emulated_shared + swizzled(to, m.swizzle), &element, bytes);
+  int elements = 1;
+  for (const int size : m.box) elements *= size;
+  for (int i = 0; i < elements; ++i) {
+    bool inside = true;
+    long offset = 0;
+    for (int d = 0, rest = i; d < 5; rest /= m.box[d++]) {
+      const long at = box.at[d] + rest % m.box[d];
+      inside = inside && at >= 0 && at < m.sizes[d];
+      offset += at * (d == 0 ? m.element_bytes : m.strides[d - 1]);
     }
-  emulated_barrier(box.barrier).bytes_and_phase -= m.rows * m.planes * m.columns * m.element_bytes * 2;
+    unsigned element = 0;
+    const auto bytes = static_cast<unsigned>(m.element_bytes), to = box.to + static_cast<unsigned>(i) * bytes;
+    if (inside) std::memcpy(&element, m.base + offset, bytes);
+    std::memcpy(emulated_shared + swizzled(to, m.swizzle), &element, bytes);
+  }
+  emulated_barrier(box.barrier).bytes_and_phase -= elements * m.element_bytes * 2;
   settle(emulated_barrier(box.barrier));
 }
 inline void finish_boxes(unsigned barrier) {
@@ -94,13 +96,20 @@ inline void finish_boxes(unsigned barrier) {
   std::for_each(others, boxes.end(), finish_box);
   boxes.erase(others, boxes.end());
 }
-inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
+inline void begin_box(unsigned to, const TensorMap& map, unsigned barrier, const int (&at)[5]) {
   if (to % 1024 != 0) cuda_emulation::block().fail("a box must begin at a multiple of 1024 bytes");
-  EmulatedBox box{to, barrier, {}, {x, row, head, batch}};
+  EmulatedBox box{to, barrier, {}, {at[0], at[1], at[2], at[3], at[4]}};
   std::memcpy(&box.map, &map, sizeof box.map);
   static unsigned random = 1;
   random = random * 1664525u + 1013904223u;  // the generator of Numerical Recipes delays the same copies in every run
   random >> 31 ? finish_box(box) : emulated_boxes().push_back(box);
+}
+inline bool elect_lane() { return threadIdx.x % 32 == 0; }
+inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
+  begin_box(to, map, barrier, {x, row, head, batch, 0});
+}
+inline void copy_page(unsigned to, const TensorMap& map, unsigned barrier, int channel, int row_group, int place) {
+  begin_box(to, map, barrier, {channel, 0, 0, row_group, place});
 }
 
 inline void fence_async_proxy() {}

@@ -239,11 +239,28 @@ inline AppendToken token_at(const KvAppendParams& p, unsigned t, index_t b, inde
   return one;
 }
 
+// Writes a row of the cache or of q_out, and its descale. All lanes of a team call it.
+template <AppendRows rows>
+inline void append_row(const RowPart<rows>& part, const TensorRef& to, const AppendScales& scales, index_t head,
+                       const AppendToken& one, const Angles<rows>* angles) {
+  float inverse = 1.0f;
+  if constexpr (rows.scales == ScaleKind::head) {
+    if (one.place.present()) inverse = quantizing::inverse_of(*scales.at(one.token.b, head, 0));
+  } else if constexpr (rows.scales == ScaleKind::token) {
+    const float descale = quantizing::descale_of(part.amax(angles), rows.to);
+    inverse = quantizing::inverse_of(descale);
+    if (one.place.present() && RowPart<rows>::lane() == 0) *scales.at(one.place.page, head, one.place.row) = descale;
+  }
+  if (one.place.present())
+    part.store(static_cast<char*>(to.data) + to.index(one.place.page, head, one.place.row) * bytes_of(rows.to),
+               to.column, angles, inverse);
+}
+
 // Processes one group of heads of k, v or q.
 template <AppendRows rows>
 inline void append(const KvAppendParams& p, const TensorRef& from, const TensorRef& to, const AppendScales& scales,
                    const AppendGroups& groups, index_t heads, index_t group, bool of_q) {
-  constexpr int most = rows.max_heads();
+  constexpr int most = rows.max_heads(), ahead = rows.heads_ahead();
   const unsigned t = blockIdx.x * static_cast<unsigned>(rows.teams()) + threadIdx.x / rows.lanes();
   const index_t b = p.packed ? 0 : (of_q ? p.seqlen_q_divmod : p.seqlen_divmod).quotient(t);
   const index_t row = p.packed ? t : t - b * (of_q ? p.seqlen_q : p.seqlen);
@@ -252,11 +269,13 @@ inline void append(const KvAppendParams& p, const TensorRef& from, const TensorR
   const bool live = t < append_tokens(p, of_q);
 
   RowPart<rows> part[most];
-#pragma unroll
-  for (int h = 0; h < most; ++h)
+  const auto load = [&](int h) {
     if (live && h < count)
       part[h].load(static_cast<const char*>(from.data) + from.index(b, head + h, row) * bytes_of(rows.from),
                    from.column);
+  };
+#pragma unroll
+  for (int h = 0; h < ahead; ++h) load(h);
   const AppendToken one = token_at(p, t, b, row, of_q);
   Angles<rows> angles[rows.rotary_dim > 0 ? RowPart<rows>::count : 1];
   if constexpr (rows.rotary_dim > 0) {
@@ -268,18 +287,8 @@ inline void append(const KvAppendParams& p, const TensorRef& from, const TensorR
 #pragma unroll
   for (int h = 0; h < most; ++h) {
     if (h >= count) break;
-    float inverse = 1.0f;
-    if constexpr (rows.scales == ScaleKind::head) {
-      if (one.place.present()) inverse = quantizing::inverse_of(*scales.at(one.token.b, head + h, 0));
-    } else if constexpr (rows.scales == ScaleKind::token) {  // all lanes take part
-      const float descale = quantizing::descale_of(part[h].amax(angles), rows.to);
-      inverse = quantizing::inverse_of(descale);
-      if (one.place.present() && RowPart<rows>::lane() == 0)
-        *scales.at(one.place.page, head + h, one.place.row) = descale;
-    }
-    if (one.place.present())
-      part[h].store(static_cast<char*>(to.data) + to.index(one.place.page, head + h, one.place.row) * bytes_of(rows.to),
-                    to.column, angles, inverse);
+    if (h + ahead < most) load(h + ahead);
+    append_row<rows>(part[h], to, scales, head + h, one, angles);
   }
 }
 

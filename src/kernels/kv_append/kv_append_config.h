@@ -36,9 +36,13 @@ struct AppendRows {
   constexpr int teams() const { return threads / lanes(); }
   // Registers of a lane for one row.
   constexpr int words() const { return units_per_lane() * 2 * (vectors ? 4 : 1); }
-  // Rows (heads of a token) that a thread can load before it stores the first one. They share a token, so its place in
-  // the cache and its angles are read once.
-  constexpr int max_heads() const { return words() > 8 ? 1 : words() > 4 ? 2 : 4; }
+  // The most heads of a group. They share a token, so its place in the cache and its angles are read once. A thread
+  // loads the row of a head `heads_ahead` heads before it stores the row. The numbers were the fastest on an H200
+  // (docs/lab-notebook.md).
+  constexpr int max_heads() const { return words() > 8 ? 1 : rotary_dim > 0 ? 8 : 4; }
+  constexpr int heads_ahead() const {
+    return max_heads() == 4 && scales == ScaleKind::head ? 4 : max_heads() > 1 ? 2 : 1;
+  }
 
   // The chunks of a unit. second = -1: the unit has one chunk.
   struct Unit {

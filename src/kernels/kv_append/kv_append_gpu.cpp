@@ -121,8 +121,9 @@ LaunchSpec kv_append_launch(const KvAppendParams& params, const KvAppendConfig& 
   for (const Part& part : parts) {
     if (part.heads == 0 || part.tokens == 0) continue;
     AppendGroups& groups = *part.groups;
-    groups.heads = static_cast<int>(clamped(spare, 1, part.rows.max_heads()));
-    groups.count = static_cast<int>((part.heads + groups.heads - 1) / groups.heads);
+    const index_t most = clamped(spare, 1, part.rows.max_heads());
+    groups.count = static_cast<int>((part.heads + most - 1) / most);
+    groups.heads = static_cast<int>((part.heads + groups.count - 1) / groups.count);
     blocks_x = std::max(blocks_x, (part.tokens + part.rows.teams() - 1) / part.rows.teams());
     blocks_y += groups.count;
   }

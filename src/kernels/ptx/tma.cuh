@@ -40,6 +40,13 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
+// Returns true in one lane of the warp. All lanes call it. ptxas knows that what follows runs once in a warp. With
+// another condition, it makes a loop over the lanes around each bulk copy, which takes about three times as long.
+inline bool elect_lane() {
+  unsigned yes;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
+  return yes != 0;
+}
 // Copies a box of a tensor of four dimensions. The coordinates are those of the box's first element, the innermost
 // dimension first. Elements outside the tensor become zero, and count among the expected bytes.
 inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {
@@ -47,6 +54,16 @@ inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x,
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
       "[%6];" ::"r"(to),
       "l"(&map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
+      : "memory");
+}
+
+// Copies a box of paged K or V, a tensor of five dimensions: channels, rows of a group of eight, columns, groups, and
+// places (page_map in attention_sm90.cpp). The box has all rows of its groups and all of its columns.
+inline void copy_page(unsigned to, const TensorMap& map, unsigned barrier, int channel, int row_group, int place) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %3, %4, "
+      "%5}], [%6];" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(0), "r"(row_group), "r"(place), "r"(barrier)
       : "memory");
 }
 

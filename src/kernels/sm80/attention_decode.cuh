@@ -31,6 +31,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
   // Runs one pass over the CTA's part of a tile. Returns whether another pass is needed (NanPass).
   bool run(const DecodeWork& work, NanPass pass) {
     begin_tile(work);
+    Base::look_up_first_rows();
     load_packed_q();
     Base::load_first_kv();
     if (pass == normal) griddepcontrol_launch_dependents<cfg.programmatic>();

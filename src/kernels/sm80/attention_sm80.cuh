@@ -133,8 +133,6 @@ struct AttentionSm80 {
   void mainloop(NanPass pass, Softmax& softmax, OFragment& o) {
     QFragments q;
     QRowScale rows;
-    PagedRows<cfg, 1> paged_rows;
-    if (rows_two_ahead) look_up_rows(paged_rows, stages);
 #pragma unroll 1
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
       RAPT_TRACE("wait K", n_block);
@@ -162,7 +160,7 @@ struct AttentionSm80 {
       // - Other configurations with FP8 tensors: nothing is skipped; masked scores get weight 0.
       // - If all tensors are 16-bit: each call is conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
-        next_rows(paged_rows, n_block + stages);
+        store_rows(n_block + stages);
         wait_v(pass, n_block);
         continue;
       }
@@ -172,7 +170,7 @@ struct AttentionSm80 {
       RAPT_TRACE("Q.K", n_block);
       if (visible_block) load_elements(elements, rows, n_block);
       if (visible_block) qk_products(s, q, n_block);
-      next_rows(paged_rows, n_block + stages);
+      store_rows(n_block + stages);
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
@@ -232,14 +230,24 @@ struct AttentionSm80 {
   }
 
   void prologue() const {
+    look_up_first_rows();
     load_q();  // in the same cp.async group as the first K
     load_first_kv();
   }
+  // Called before Q is loaded. So the wait for the entries is not also a wait for Q, which takes longer: it is rarely
+  // in L2.
+  void look_up_first_rows() const {
+    if constexpr (cfg.paged) {
+#pragma unroll 1
+      for (int n_block = 0; n_block < stages; ++n_block) look_up_rows(n_block);
+      cp_async_commit_group();
+    }
+  }
   void load_first_kv() const {
     if constexpr (cfg.paged) {
-      PagedRows<cfg, stages> rows;
-      rows.look_up(p, cta, first_key_of_block(0), past_keys());
-      rows.store(p, cta, first_key_of_block(0), [&](int block) { return paged_rows_smem(block); });
+      cp_async_wait_group(0);
+#pragma unroll 1
+      for (int n_block = 0; n_block < stages; ++n_block) store_rows(n_block);
       __syncthreads();
     }
 #pragma unroll 1
@@ -303,6 +311,7 @@ struct AttentionSm80 {
   unsigned paged_rows_smem(int n_block) const {
     return cta.smem + paged_rows_at(cfg) + n_block % stages * paged_rows_bytes(cfg);
   }
+  unsigned page_entries_smem(int n_block) const { return paged_rows_smem(n_block) + 16 * cta_block_n; }
 
   // Loads a tile and commits it as one cp.async group. After the last block the group is empty, so that wait counts
   // stay constant.
@@ -322,22 +331,19 @@ struct AttentionSm80 {
     cp_async_commit_group();
   }
   void load_kv(int n_block) const {
+    look_up_rows(n_block + stages);
     load<KTile, cfg.head_dim, bytes_of(cfg.k)>(n_block, k_smem(n_block), k_view);
     load<VTile, cfg.head_dim_v, bytes_of(cfg.v)>(n_block, v_smem(n_block), v_view);
   }
-  void look_up_rows(PagedRows<cfg, 1>& rows, int n_block) const {
-    if constexpr (cfg.paged) rows.look_up(p, cta, first_key_of_block(n_block), past_keys());
+  // Paged K and V. The entries for block n + stages are copied together with K of block n. In iteration n they have
+  // arrived, and the offsets of the block's rows are computed. They are used from the next iteration on.
+  void look_up_rows(int n_block) const {
+    if constexpr (cfg.paged)
+      PagedRows<cfg>::look_up(p, cta, first_key_of_block(n_block), past_keys(), page_entries_smem(n_block));
   }
-  // The pages of a block are looked up one iteration before they are stored. If warps do not share the keys, there are
-  // no registers for the pages. But then there is also more arithmetic, which hides the time of the loads.
-  static constexpr bool rows_two_ahead = cfg.warps_n > 1;
-  // Stores the rows of block n_block, and looks up those of the next block.
-  void next_rows(PagedRows<cfg, 1>& rows, int n_block) const {
-    if constexpr (cfg.paged) {
-      if (!rows_two_ahead) look_up_rows(rows, n_block);
-      rows.store(p, cta, first_key_of_block(n_block), [&](int) { return paged_rows_smem(n_block); });
-      if (rows_two_ahead) look_up_rows(rows, n_block + 1);
-    }
+  void store_rows(int n_block) const {
+    if constexpr (cfg.paged)
+      PagedRows<cfg>::store(p, cta, first_key_of_block(n_block), page_entries_smem(n_block), paged_rows_smem(n_block));
   }
   // The end of the keys that the CTA loads.
   int past_keys() const {

@@ -102,13 +102,13 @@ constexpr int wide_row_values_at(const Sm80Config& c) {
   return weights_end > out ? weights_end : out;
 }
 
-// PagedRows: a buffer for each buffer of K and V. They are behind Q (with a factor for each row, if rescales_q) and K
-// and V.
+// PagedRows: a buffer for each buffer of K and V, with 16 bytes for the offsets of a key and 4 for its entry of the
+// block table. They are behind Q (with a factor for each row, if rescales_q) and K and V.
 constexpr int paged_rows_at(const Sm80Config& c) {
   const Sm80Layout l(c);
   return c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.cta_block_n() * (l.k_row + l.v_row);
 }
-constexpr int paged_rows_bytes(const Sm80Config& c) { return c.paged ? 16 * c.cta_block_n() : 0; }
+constexpr int paged_rows_bytes(const Sm80Config& c) { return c.paged ? 20 * c.cta_block_n() : 0; }
 
 // Bytes of dynamic shared memory, for Q and `stages` buffers of K and V. The epilogue reuses the same bytes.
 constexpr int smem_bytes(const Sm80Config& c) {

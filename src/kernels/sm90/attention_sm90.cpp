@@ -1,9 +1,9 @@
 // attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). The kernel is
 // attention_sm90.cuh. This file decides which problems the kernel accepts, chooses tiles, and describes the launch.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
 #include <numeric>
 
 #include "base/error.h"
@@ -126,10 +126,6 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_keys = 64;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
   if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
-  // When one thread copied the pages, they took 2.9 times as long as dense keys (docs/lab-notebook.md). The warp that
-  // copies them now has not run on a GPU yet.
-  if (p.page_size > 0)
-    return refuse(name, why, "page=", p.page_size, ": paged keys are not measured yet and must be asked for by name");
   const TypicalLengths lengths = TypicalLengths::of(p);
   if (const int64_t keys = std::llround(lengths.k); keys < least_keys)
     return no(keys, " keys, fewer than ", least_keys);
@@ -224,9 +220,10 @@ TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   return TileScheduler::of(u(row_tiles(p, c)), u(p.batch), u(p.heads_q / c.packed_heads), u(p.group()), u(fit));
 }
 
-// A dimension of a tensor map: its size and its stride in elements.
+// A dimension of a tensor map: its size and its stride in elements, and the elements of a box.
 struct MapDimension {
   int64_t size, stride;
+  int box = 1;
 };
 
 TensorElement element_of(DType dtype) {
@@ -238,19 +235,17 @@ TensorElement element_of(DType dtype) {
   }
 }
 
-// box: elements of dimensions 0, 1 and 2.
-TensorMapSpec map_of(const void* data, DType dtype, int64_t row_elements, const std::array<MapDimension, 3>& outer,
-                     const std::array<int, 3>& box, TensorSwizzle swizzle) {
+// The stride of the first dimension is 1.
+TensorMapSpec map_of(const void* data, DType dtype, std::initializer_list<MapDimension> dimensions,
+                     TensorSwizzle swizzle) {
   TensorMapSpec spec;
-  spec.element = element_of(dtype), spec.base = data, spec.rank = 4, spec.swizzle = swizzle;
-  spec.sizes[0] = static_cast<uint64_t>(row_elements);
-  for (size_t i = 0; i < 3; ++i) {
-    spec.sizes[i + 1] = static_cast<uint64_t>(outer[i].size);
+  spec.element = element_of(dtype), spec.base = data, spec.rank = 0, spec.swizzle = swizzle;
+  for (const MapDimension& d : dimensions) {
+    const auto i = static_cast<size_t>(spec.rank++);
+    spec.sizes[i] = static_cast<uint64_t>(d.size), spec.box[i] = static_cast<uint32_t>(d.box);
     // A dimension of size 1 can have any stride, also one that the driver refuses. So 16 is used for it.
-    spec.strides[i] = outer[i].size == 1 ? 16 : static_cast<uint64_t>(bytes_of(dtype) * outer[i].stride);
-    spec.box[i] = static_cast<uint32_t>(box[i]);
+    if (i > 0) spec.strides[i - 1] = d.size == 1 ? 16 : static_cast<uint64_t>(bytes_of(dtype) * d.stride);
   }
-  spec.box[3] = 1;
   return spec;
 }
 
@@ -262,10 +257,42 @@ TensorMapSpec score_map(const BroadcastRef& t, DType dtype, const Problem& p, co
                                 : width == 128 ? TensorSwizzle::bytes_128
                                 : width == 64  ? TensorSwizzle::bytes_64
                                                : TensorSwizzle::bytes_32;
+  MapDimension queries = broadcast(one_row ? 1 : p.seqlen_q, t.query);
+  queries.box = Sm90Layout::box_rows(c, one_row);
   return map_of(
-      t.data, dtype, p.seqlen_k,
-      {broadcast(one_row ? 1 : p.seqlen_q, t.query), broadcast(p.heads_q, t.head), broadcast(p.batch, t.batch)},
-      {width / bytes_of(dtype), Sm90Layout::box_rows(c, one_row), 1}, swizzle);
+      t.data, dtype,
+      {{p.seqlen_k, 1, width / bytes_of(dtype)}, queries, broadcast(p.heads_q, t.head), broadcast(p.batch, t.batch)},
+      swizzle);
+}
+
+// Pages and heads of paged K or V are one dimension of the tensor map, because a map has at most five. An element of
+// this dimension is a place. Places are `stride` elements apart.
+struct Places {
+  int64_t stride, count;
+  PlaceSteps steps;
+
+  Places(const TensorRef& t, const Problem& p, int64_t pages) {
+    const int64_t page = pages == 1 ? 0 : t.batch, head = p.heads_k == 1 ? 0 : t.head;
+    stride = std::max<int64_t>(std::gcd(page, head), 1);
+    count = ((pages - 1) * page + (p.heads_k - 1) * head) / stride + 1;
+    steps = {static_cast<int>(page / stride), static_cast<int>(head / stride)};
+  }
+};
+
+// The tensor map of paged K or V (Producer::load_pages). Its dimensions: channels of a column, rows of a group of
+// eight, columns, groups of a page, and places.
+TensorMapSpec page_map(const TensorRef& t, DType dtype, int64_t dim, const Problem& p, const Sm90Config& c,
+                       int64_t pages) {
+  const Places places(t, p, pages);
+  const bool whole = Sm90Layout::copies_whole_rows(c, static_cast<int>(dim));
+  const int columns = whole ? static_cast<int>(dim / 64) : 1;
+  return map_of(t.data, dtype,
+                {{whole ? 64 : dim, 1, 64},
+                 {8, t.row, 8},
+                 {columns, 64, columns},
+                 {p.page_size / 8, 8 * t.row, c.page_rows / 8},
+                 {places.count, places.stride}},
+                TensorSwizzle::bytes_128);
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
@@ -277,26 +304,27 @@ LaunchSpec launch_spec(const StepCall& call) {
   params.counters = static_cast<unsigned*>(call.workspace.counters);
   if (items > 0) params.scheduler = tile_order(p, c);
   params.sequences = TileSequences::of(call.params);
-  LaunchSpec spec(params);
   const AttentionParams& a = call.params;
+  if (a.pages.present()) {
+    params.k_places = Places(a.k, p, a.pages.pages).steps;
+    params.v_places = Places(a.v, p, a.pages.pages).steps;
+  }
+  LaunchSpec spec(params);
   const int64_t rows_q = p.varlen ? p.total_q : p.seqlen_q, rows_k = a.pages.present() ? p.page_size
                                                                      : p.varlen        ? p.total_k
                                                                                        : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
   const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have no batch dimension
-  const MapDimension queries{rows_q, a.q.row}, heads{p.heads_q, a.q.head}, of_batch{batches, a.q.batch};
-  const auto columns_of_64 = [](const TensorRef& t, DType dtype, int64_t dim, const std::array<MapDimension, 3>& outer,
-                                int rows, int planes = 1) {
-    return map_of(t.data, dtype, dim, outer, {64, rows, planes}, TensorSwizzle::bytes_128);
-  };
+  const MapDimension queries{rows_q, a.q.row, c.block_m() / c.packed_heads}, heads{p.heads_q, a.q.head, c.packed_heads},
+      channels{p.head_dim, 1, 64}, of_batch{batches, a.q.batch};
   spec.add_map(offsetof(Sm90Params, q),
-               c.packed_heads > 1 ? columns_of_64(a.q, c.q, p.head_dim, {heads, queries, of_batch}, c.packed_heads,
-                                                  c.block_m() / c.packed_heads)
-                                  : columns_of_64(a.q, c.q, p.head_dim, {queries, heads, of_batch}, c.block_m()));
+               c.packed_heads > 1
+                   ? map_of(a.q.data, c.q, {channels, heads, queries, of_batch}, TensorSwizzle::bytes_128)
+                   : map_of(a.q.data, c.q, {channels, queries, heads, of_batch}, TensorSwizzle::bytes_128));
   const auto kv_map = [&](const TensorRef& t, DType dtype, int64_t dim) {
-    const int64_t outer = a.pages.present() ? a.pages.pages : batches;
-    return columns_of_64(t, dtype, dim, {MapDimension{rows_k, t.row}, {p.heads_k, t.head}, {outer, t.batch}},
-                         a.pages.present() ? c.page_rows : c.block_n);
+    if (a.pages.present()) return page_map(t, dtype, dim, p, c, a.pages.pages);
+    return map_of(t.data, dtype, {{dim, 1, 64}, {rows_k, t.row, c.block_n}, {p.heads_k, t.head}, {batches, t.batch}},
+                  TensorSwizzle::bytes_128);
   };
   spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, c.k, p.head_dim));
   spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, c.v, p.head_dim_v));

@@ -159,14 +159,16 @@ struct Consumer {
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: Q.K");
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
-                           k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024);
+                           k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)),
+                                                    Sm90Layout::group_bytes(cfg, cfg.head_dim));
     pin(s);
     wgmma_fence();
 #pragma unroll
     for (int d = 0; d < layout.dim; d += 16) {
       const unsigned column = d / 64, within = d % 64 * 2;
-      Wgmma<cfg.block_n>::template ss<cfg.q>(s, q.advanced(column * cfg.block_m() * 128 + within).word(),
-                                             k.advanced(column * cfg.block_n * 128 + within).word(), d > 0);
+      Wgmma<cfg.block_n>::template ss<cfg.q>(
+          s, q.advanced(column * cfg.block_m() * 128 + within).word(),
+          k.advanced(column * Sm90Layout::column_bytes(cfg, cfg.head_dim) + within).word(), d > 0);
     }
     wgmma_commit_group();
   }
@@ -175,12 +177,14 @@ struct Consumer {
     RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait V");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: P.V");
-    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128);
+    constexpr int group_bytes = Sm90Layout::group_bytes(cfg, cfg.head_dim_v);
+    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), group_bytes,
+                                                    Sm90Layout::column_bytes(cfg, cfg.head_dim_v));
     pin(o);
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < cfg.block_n; key += 16)
-      Wgmma<layout.dim_v>::template rs<cfg.v>(o, p_fragment[key / 16], v.advanced(key * 128).word(),
+      Wgmma<layout.dim_v>::template rs<cfg.v>(o, p_fragment[key / 16], v.advanced(key / 8 * group_bytes).word(),
                                               accumulate || key > 0);
     wgmma_commit_group();
   }

@@ -17,7 +17,10 @@ inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int ke
 #pragma unroll 1  // rarely used, but inlined at several places
   for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.columns_v * cfg.block_n * 128;
        byte += SharedState<cfg>::consumers * 4) {
-    const int row = static_cast<int>(byte / 128) % cfg.block_n;
+    const int line = static_cast<int>(byte / 128),
+              row = Sm90Layout::copies_whole_rows(cfg, cfg.head_dim_v)
+                        ? line / (8 * SharedState<cfg>::layout.columns_v) * 8 + line % 8
+                        : line % cfg.block_n;
     unsigned word = row < keys ? load_shared(tile + byte) : 0;
     if (pass != NanPass::normal) {
       unsigned rewritten = 0;

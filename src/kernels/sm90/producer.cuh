@@ -72,7 +72,7 @@ struct Producer {
         load_k(tile, key - cfg.block_n, first_k, head_k, batch);
       }
       RAPT_TRACE_NEXT("producer: load V");
-      load_kv(tile, params.v, layout.columns_v, key, head_k, batch);
+      load_kv<true>(tile, key, head_k, batch);
     }
   }
 
@@ -122,7 +122,7 @@ struct Producer {
       cp_async_wait_group(key >= cfg.block_n ? 1 : 0);  // this block's pages
       __syncwarp();
     }
-    load_kv(tile, params.k, layout.columns, key, head_k, batch);
+    load_kv<false>(tile, key, head_k, batch);
     if constexpr (cfg.boxes) {
       wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
       if (leads()) load_boxes(tile, key - first_k);
@@ -156,13 +156,17 @@ struct Producer {
       copy_box(to + static_cast<unsigned>(column * rows * width), map, full, key + column * width / bytes_of(element),
                row, head, batch);
   }
-  void load_kv(const Tile& tile, const TensorMap& map, int columns, int key, int head, int batch) {
+  // of_v: V, otherwise K.
+  template <bool of_v>
+  void load_kv(const Tile& tile, int key, int head, int batch) {
+    const TensorMap& map = of_v ? params.v : params.k;
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
     const unsigned full = shared.kv_full(slot.stage), to = shared.kv(slot.stage);
     if constexpr (cfg.page_rows > 0)
-      load_pages(tile, full, to, map, columns, key, head);
+      load_pages<of_v ? cfg.head_dim_v : cfg.head_dim>(tile, full, to, map, of_v ? params.v_places : params.k_places,
+                                                       key, head);
     else
-      load(full, to, map, columns, cfg.block_n, key, head, batch);
+      load(full, to, map, of_v ? layout.columns_v : layout.columns, cfg.block_n, key, head, batch);
     slot.advance();
   }
   // Paged K and V. The entries of the block table take long to load. So they are copied to shared memory one block
@@ -179,19 +183,38 @@ struct Producer {
     const int keys = tile.band().seqlen_k - key;
     return keys < cfg.block_n ? (keys + cfg.page_rows - 1) / cfg.page_rows : Sm90Layout::pages(cfg);
   }
-  // The buffer's part for pages that do not exist keeps its old values.
-  void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, int columns, int key,
+  // Loads K or V, whose head dim is `dim`. The buffer's part for pages that do not exist keeps its old values.
+  template <int dim>
+  void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, const PlaceSteps& places, int key,
                   int head) const {
+    constexpr int columns = (dim + 63) / 64, copies = Sm90Layout::copies_whole_rows(cfg, dim) ? 1 : columns,
+                  page_bytes = cfg.page_rows / 8 * Sm90Layout::group_bytes(cfg, dim);
+    constexpr int together = Sm90Layout::pages(cfg) < 4 ? Sm90Layout::pages(cfg) : 4;  // their latencies overlap
+    static_assert(Sm90Layout::pages(cfg) <= 28, "a lane finds one page");
     const PageTable& table = params.attention.pages;
-    const int copies = pages_of_block(tile, key) * columns;
-    if (leads()) arrive_expecting(full, static_cast<unsigned>(copies * cfg.page_rows * 128));
+    const int pages = pages_of_block(tile, key), lane = static_cast<int>(threadIdx.x);
+    if (leads()) arrive_expecting(full, static_cast<unsigned>(pages * columns * cfg.page_rows * 128));
+    int group = 0, place = 0;
+    if (lane < pages) {
+      const unsigned entry = load_shared(shared.pages(key / cfg.block_n) + 4 * static_cast<unsigned>(lane));
+      group = static_cast<int>(table.row(static_cast<unsigned>(key + lane * cfg.page_rows))) / 8;
+      place = places.at(table.clamped_page(static_cast<int>(entry)), head);
+    }
+    const bool elected = elect_lane();
 #pragma unroll 1
-    for (int at = static_cast<int>(threadIdx.x); at < copies; at += 32) {
-      const int i = at / columns, column = at % columns, first = i * cfg.page_rows;
-      const unsigned entry = load_shared(shared.pages(key / cfg.block_n) + 4 * static_cast<unsigned>(i));
-      copy_box(to + static_cast<unsigned>(column * cfg.block_n + first) * 128, map, full, column * 64,
-               static_cast<int>(table.row(static_cast<unsigned>(key + first))), head,
-               table.clamped_page(static_cast<int>(entry)));
+    for (int first = 0; first < pages; first += together) {
+      int groups[together], its_place[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        groups[i] = __shfl_sync(~0u, group, first + i), its_place[i] = __shfl_sync(~0u, place, first + i);
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+#pragma unroll
+        for (int column = 0; column < copies; ++column)
+          if (elected && first + i < pages)
+            copy_page(
+                to + static_cast<unsigned>(column * Sm90Layout::column_bytes(cfg, dim) + (first + i) * page_bytes), map,
+                full, column * 64, groups[i], its_place[i]);
     }
   }
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,

@@ -42,6 +42,12 @@ struct TileSequences {
   }
 };
 
+// Paged K or V: the coordinate of page `n` and head `h` in the last dimension of the tensor map is n * page + h * head.
+struct PlaceSteps {
+  int page = 0, head = 0;
+  constexpr int at(int n, int h) const { return n * page + h * head; }
+};
+
 struct Sm90Params {
   TensorMap q, k, v, bias, mask;
   AttentionParams attention;
@@ -49,12 +55,15 @@ struct Sm90Params {
   unsigned items = 0;            // number of tiles of query rows in the whole problem
   unsigned* counters = nullptr;  // two: number of tiles taken, and of CTAs that have ended
   TileSequences sequences;
+  PlaceSteps k_places, v_places;
 };
 
 // The layout of a CTA's shared memory. Members ..._at are byte offsets from its start. Tensors lie in columns of 64
 // elements (128 bytes, the width of a swizzle): [column][row][64]. If the head dim is not a multiple of 64, the last
 // column ends in zeros.
-// Boxes of bias and mask elements lie in columns, too, but the columns can have only 64 or 32 bytes.
+// Paged K and V with head dims that are multiples of 64: [group of eight rows][column][8][64], so that one copy loads
+// all columns of a page. Boxes of bias and mask elements lie in columns, too, but the columns can have only 64 or 32
+// bytes.
 struct Sm90Layout {
   int dim, dim_v;          // head dims rounded up to multiples of 16, because of a wgmma's depth (dim) and n (dim_v)
   int columns, columns_v;  // number of columns of 64 elements
@@ -89,6 +98,14 @@ struct Sm90Layout {
   // Paged K and V: the number of copies of a block, and of blocks whose pages are in shared memory.
   static constexpr int pages(const Sm90Config& c) { return c.page_rows > 0 ? c.block_n / c.page_rows : 0; }
   static constexpr int page_lists = 4;
+  static constexpr bool copies_whole_rows(const Sm90Config& c, int dim) { return c.page_rows > 0 && dim % 64 == 0; }
+  // K or V of head dim `dim`: the bytes from a group of eight rows to the next, and from a column to the next.
+  static constexpr int group_bytes(const Sm90Config& c, int dim) {
+    return copies_whole_rows(c, dim) ? dim / 64 * 1024 : 1024;
+  }
+  static constexpr int column_bytes(const Sm90Config& c, int dim) {
+    return copies_whole_rows(c, dim) ? 1024 : c.block_n * 128;
+  }
 
   // Returns the width in bytes of a box's columns. A single row is one column. 0: the block has no such columns.
   static constexpr int box_width(const Sm90Config& c, DType element, bool one_row) {
