@@ -85,12 +85,11 @@ inline void copy_tile(unsigned to, const char* from, index_t pitch, index_t coun
   copy_columns<Tile, threads, octets>(to, from, live_bytes, pitch, count, thread_index);
 }
 
-// The same for rows at any addresses: address_of(row), which is also called for rows from number `count` on; these
-// addresses are not used. Several addresses are computed before the first of their copies: address_of() may load from
-// shared memory, and these loads then overlap.
-template <class Tile, int live_bytes, int threads, bool octets = false, class AddressOf>
-inline void copy_rows(unsigned to, int count, int thread_index, const AddressOf& address_of) {
-  static_assert(live_bytes % 16 == 0, "rows are copied in whole chunks");
+// Like copy_columns(), for rows at any addresses: address_of(row), which is also called for rows from number `count`
+// on; these addresses are not used. Several addresses are computed before the first of their copies: address_of() may
+// load from shared memory, and these loads then overlap.
+template <class Tile, int threads, bool octets = false, class AddressOf>
+inline void copy_rows(unsigned to, int live_bytes, int count, int thread_index, const AddressOf& address_of) {
   const int thread = static_cast<int>(volatile_copy(static_cast<unsigned>(thread_index)));
   constexpr int per_pass = threads / Tile::chunks, together = 8;
   static_assert(per_pass > 0, "a row has more chunks than the block has threads");

@@ -79,10 +79,10 @@ struct DecodeAttention : AttentionSm80<cfg> {
     };
     const int count = cta.seqlen_q - cta.first_row;
     if constexpr (Base::layout.widens_q)
-      copy_rows<typename Base::QRewrite::Codes, size * cfg.head_dim, threads>(Base::q_smem() + Base::QRewrite::codes_at,
-                                                                              count, cta.thread, address_of);
+      copy_rows<typename Base::QRewrite::Codes, threads>(Base::q_smem() + Base::QRewrite::codes_at, size * cfg.head_dim,
+                                                         count, cta.thread, address_of);
     else
-      copy_rows<typename Base::QTile, size * cfg.head_dim, threads>(Base::q_smem(), count, cta.thread, address_of);
+      copy_rows<typename Base::QTile, threads>(Base::q_smem(), size * cfg.head_dim, count, cta.thread, address_of);
   }
 
   float* slot_row(unsigned slot, int row) const {

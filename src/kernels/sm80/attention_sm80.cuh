@@ -160,7 +160,7 @@ struct AttentionSm80 {
       // - Other configurations with FP8 tensors: nothing is skipped; masked scores get weight 0.
       // - If all tensors are 16-bit: each call is conditional.
       if (layout.rescales_q && !any_visible(n_block)) {
-        store_rows(n_block + stages);
+        store_rows(n_block + looks_ahead);
         wait_v(pass, n_block);
         continue;
       }
@@ -170,7 +170,7 @@ struct AttentionSm80 {
       RAPT_TRACE("Q.K", n_block);
       if (visible_block) load_elements(elements, rows, n_block);
       if (visible_block) qk_products(s, q, n_block);
-      store_rows(n_block + stages);
+      store_rows(n_block + looks_ahead);
       RAPT_TRACE("wait V", n_block);
       wait_v(pass, n_block);
       if (visible_block) softmax_and_pv(pass, softmax, o, s, elements, rows, n_block);
@@ -239,17 +239,20 @@ struct AttentionSm80 {
   void look_up_first_rows() const {
     if constexpr (cfg.paged) {
 #pragma unroll 1
-      for (int n_block = 0; n_block < stages; ++n_block) look_up_rows(n_block);
+      for (int n_block = 0; n_block < looks_ahead; ++n_block) look_up_rows(n_block);
       cp_async_commit_group();
     }
   }
-  void load_first_kv() const {
+  void store_first_rows() const {
     if constexpr (cfg.paged) {
       cp_async_wait_group(0);
 #pragma unroll 1
-      for (int n_block = 0; n_block < stages; ++n_block) store_rows(n_block);
+      for (int n_block = 0; n_block < looks_ahead; ++n_block) store_rows(n_block);
       __syncthreads();
     }
+  }
+  void load_first_kv() const {
+    store_first_rows();
 #pragma unroll 1
     for (int n_block = 0; n_block < stages - 1 || n_block == 0; ++n_block) load_kv(n_block);
   }
@@ -309,7 +312,7 @@ struct AttentionSm80 {
   unsigned k_smem(int n_block) const { return cta.smem + QTile::bytes + n_block % stages * stage_bytes; }
   unsigned v_smem(int n_block) const { return k_smem(n_block) + KTile::bytes; }
   unsigned paged_rows_smem(int n_block) const {
-    return cta.smem + paged_rows_at(cfg) + n_block % stages * paged_rows_bytes(cfg);
+    return cta.smem + paged_rows_at(cfg) + n_block % page_lists(cfg) * paged_rows_bytes(cfg);
   }
   unsigned page_entries_smem(int n_block) const { return paged_rows_smem(n_block) + 16 * cta_block_n; }
 
@@ -321,7 +324,7 @@ struct AttentionSm80 {
     if (n_block >= n_blocks) {
       // Nothing is left to load.
     } else if constexpr (cfg.paged) {
-      copy_rows<Tile, live * size, threads, cfg.octets>(to, count, cta.thread, [&](int r) {
+      copy_rows<Tile, threads, cfg.octets>(to, live * size, count, cta.thread, [&](int r) {
         return view.rows + size * paged_row_offset(paged_rows_smem(n_block), r, &view == &v_view);
       });
     } else {
@@ -331,12 +334,13 @@ struct AttentionSm80 {
     cp_async_commit_group();
   }
   void load_kv(int n_block) const {
-    look_up_rows(n_block + stages);
+    look_up_rows(n_block + looks_ahead);
     load<KTile, cfg.head_dim, bytes_of(cfg.k)>(n_block, k_smem(n_block), k_view);
     load<VTile, cfg.head_dim_v, bytes_of(cfg.v)>(n_block, v_smem(n_block), v_view);
   }
-  // Paged K and V. The entries for block n + stages are copied together with K of block n. In iteration n they have
-  // arrived, and the offsets of the block's rows are computed. They are used from the next iteration on.
+  // Paged K and V. The entries for block n + looks_ahead are copied together with K of block n. In iteration n they
+  // have arrived, and the offsets of the block's rows are computed. They are used after the next barrier.
+  static constexpr int looks_ahead = page_look_ahead(cfg);
   void look_up_rows(int n_block) const {
     if constexpr (cfg.paged)
       PagedRows<cfg>::look_up(p, cta, first_key_of_block(n_block), past_keys(), page_entries_smem(n_block));

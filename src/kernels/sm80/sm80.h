@@ -102,9 +102,22 @@ constexpr int wide_row_values_at(const Sm80Config& c) {
   return weights_end > out ? weights_end : out;
 }
 
-// PagedRows: a buffer for each buffer of K and V, with 16 bytes for the offsets of a key and 4 for its entry of the
-// block table. They are behind Q (with a factor for each row, if rescales_q) and K and V.
+// PagedRows. Entries of the block table are copied this many blocks ahead: so many that the offsets of a block's rows
+// are computed before the block is loaded.
+constexpr int page_look_ahead(const Sm80Config& c) {
+  if (!c.wide()) return c.stages;
+  const Sm80WideLayout w(c);
+  const int pieces = w.k_pieces + w.v_pieces;
+  return (c.stages + pieces - 1) / pieces;
+}
+// The number of blocks whose entries and offsets are in shared memory: 20 bytes for each key. They are behind
+// everything else.
+constexpr int page_lists(const Sm80Config& c) {
+  const int ahead = page_look_ahead(c);
+  return c.wide() && ahead < 2 ? 2 : ahead;
+}
 constexpr int paged_rows_at(const Sm80Config& c) {
+  if (c.wide()) return wide_row_values_at(c) + round_up(4 * c.block_m * c.warps_n, 16);
   const Sm80Layout l(c);
   return c.block_m * (l.q_row + (l.rescales_q ? 4 : 0)) + c.stages * c.cta_block_n() * (l.k_row + l.v_row);
 }
@@ -113,8 +126,8 @@ constexpr int paged_rows_bytes(const Sm80Config& c) { return c.paged ? 20 * c.ct
 // Bytes of dynamic shared memory, for Q and `stages` buffers of K and V. The epilogue reuses the same bytes.
 constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
-  if (c.wide()) return wide_row_values_at(c) + 4 * c.block_m * c.warps_n;
-  const int tiles = paged_rows_at(c) + c.stages * paged_rows_bytes(c);
+  const int tiles = paged_rows_at(c) + page_lists(c) * paged_rows_bytes(c);
+  if (c.wide()) return tiles;
   const int out = has_f32_epilogue(c)
                       ? 4 * c.block_m * (c.warps_n * (f32_epilogue_pitch(c) + 2) + (has_row_scales(c) ? 1 : 0))
                       : 2 * c.block_m * l.dim_v;

@@ -62,9 +62,6 @@ bool accepts_dims(const char* name, const Problem& p, const Device& device, std:
 }
 
 bool accepts_layouts(const char* name, const Problem& p, std::string* why) {
-  if (p.page_size > 0 && has_wide_dims(p))
-    return refuse(name, why, "page=", p.page_size, " with head_dim ", p.head_dim, ":", p.head_dim_v,
-                  ": paged keys need head dims up to ", largest_dim);
   for (const auto& [tensor, access] :
        {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}, {"out", &p.access_out}})
     if (!access->unit_last || !access->aligned16)

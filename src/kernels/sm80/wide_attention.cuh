@@ -29,7 +29,6 @@ struct WideAttention : AttentionSm80<cfg> {
   using RowValues = float[m_tiles][2];
   static_assert(is_16bit(cfg.q) && is_16bit(cfg.k) && is_16bit(cfg.v) && !cfg.f16_accumulate && !cfg.q_in_registers,
                 "wide head dims: 16-bit tensors, f32 sums, Q in shared memory");
-  static_assert(!cfg.paged, "pages are not supported");
   static_assert(stages > 1 && cfg.k_piece % 16 == 0 && cfg.v_piece % 16 == 0 && cta_block_n % cfg.v_piece == 0,
                 "pieces are whole mma steps, and one buffer is filled while another is read");
   static_assert((cfg.warps_n & (cfg.warps_n - 1)) == 0, "LdmatrixAddress: the chunks of a warp differ in single bits");
@@ -85,6 +84,7 @@ struct WideAttention : AttentionSm80<cfg> {
         RAPT_TRACE("wait K", n_block * wide.k_pieces + piece);
         const unsigned buffer = next_piece();
         if (stages == 2) load_later_piece(n_block, piece);
+        if (piece == 0) Base::store_rows(n_block + Base::looks_ahead);
         RAPT_TRACE("Q.K", n_block * wide.k_pieces + piece);
         if (visible_block) multiply_k(s, buffer, piece);
         if (stages > 2) load_later_piece(n_block, piece);
@@ -229,7 +229,9 @@ struct WideAttention : AttentionSm80<cfg> {
 
   void prologue() {
     reading = filling = first_buffer();
+    Base::look_up_first_rows();
     Base::load_q();  // in the same cp.async group as the first piece
+    Base::store_first_rows();
 #pragma unroll
     for (int step = 0; step < stages - 1; ++step) load_piece(step / pieces, step % pieces);
   }
@@ -253,22 +255,33 @@ struct WideAttention : AttentionSm80<cfg> {
   // Loads a piece and commits it as one cp.async group. After the last block the group is empty, so that wait counts
   // stay constant.
   void load_piece(int n_block, int piece) {
+    if (piece == 0) Base::look_up_rows(n_block + Base::looks_ahead);
     if (n_block < n_blocks) {
-      const index_t key = static_cast<index_t>(first_n_block + n_block) * cta_block_n;
-      piece < wide.k_pieces ? load_k(key, piece) : load_v(key + (piece - wide.k_pieces) * cfg.v_piece);
+      if (piece < wide.k_pieces) {
+        const int channel = piece * cfg.k_piece,
+                  live = cfg.head_dim - channel < cfg.k_piece ? cfg.head_dim - channel : cfg.k_piece;
+        load_rows<KPiece>(k_view, n_block, 0, channel, live);
+      } else {
+        load_rows<VPiece>(v_view, n_block, (piece - wide.k_pieces) * cfg.v_piece, slice() * wide.columns,
+                          live_columns());
+      }
     }
     cp_async_commit_group();
     filling = after(filling);
   }
-  void load_k(index_t key, int piece) const {
-    const int channel = piece * cfg.k_piece,
-              live = cfg.head_dim - channel < cfg.k_piece ? cfg.head_dim - channel : cfg.k_piece;
-    copy_columns<KPiece, threads>(filling, k_view.rows + 2 * (k_view.row(key) + channel), 2 * live, 2 * k_view.pitch(),
-                                  band.seqlen_k - key, cta.thread);
-  }
-  void load_v(index_t key) const {
-    copy_columns<VPiece, threads>(filling, v_view.rows + 2 * (v_view.row(key) + slice() * wide.columns),
-                                  2 * live_columns(), 2 * v_view.pitch(), band.seqlen_k - key, cta.thread);
+  // Copies `live` channels of the keys of a piece. key: the first one, counted in the block.
+  template <class Piece>
+  void load_rows(const KvView& view, int n_block, int key, int channel, int live) const {
+    const int position = (first_n_block + n_block) * cta_block_n + key, count = band.seqlen_k - position;
+    if constexpr (cfg.paged) {
+      const unsigned rows = Base::paged_rows_smem(n_block);
+      copy_rows<Piece, threads>(filling, 2 * live, count, cta.thread, [&](int r) {
+        return view.rows + 2 * (paged_row_offset(rows, key + r, &view == &v_view) + channel);
+      });
+    } else {
+      copy_columns<Piece, threads>(filling, view.rows + 2 * (view.row(position) + channel), 2 * live, 2 * view.pitch(),
+                                   count, cta.thread);
+    }
   }
 
   // The epilogue: adds the row sums of the warps, then stores lse and the CTA's columns. Returns 0, or NaN if a stored
