@@ -466,6 +466,7 @@ Inputs Maker::make() const {
   const Preparation of_keys{.rotated = p.hadamard, .mean = p.smooth_k ? &in.k_mean : nullptr};
   fill_values(k, *this, false, of_keys, of_k, in.k, in.k_descale);
   fill_values(v, *this, false, {}, of_v, in.v, in.v_descale);
+  if (p.v_in_k) in.v = first_channels(in.k, p.head_dim_v);
   if (fill == Fill::masked_rows) hide_rows(in);
   if (fill == Fill::hidden_nan) poison_hidden(in);
   if (fill == Fill::seen_nan) poison_seen(in);

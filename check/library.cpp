@@ -103,13 +103,20 @@ SdpaCall::SdpaCall(const Problem& p, const Inputs& in, const Outputs& outputs, c
   args.out = view("out", outputs.out);
   args.lse = view("lse", outputs.lse);
   for (const auto& [name, argument, tensor] : input_tensors)
-    if (!is_replaced_by_pages(p, argument)) args.*argument = view(name, in.*tensor);
+    if (!is_replaced_by_pages(p, argument) && !(p.v_in_k && argument == &rapt_sdpa_args::v))
+      args.*argument = view(name, in.*tensor);
   if (p.page_size > 0) {
     paged_ = std::make_unique<PagedKeys>(make_paged(p, in));
-    args.k = view("k", paged_->k), args.v = view("v", paged_->v);
+    args.k = view("k", paged_->k);
+    if (!p.v_in_k) args.v = view("v", paged_->v);
     args.block_table = view("block_table", paged_->block_table), args.seqused_k = view("seqused_k", paged_->seqused_k);
     if (p.k_scales == ScaleKind::token) args.k_descale = view("k_descale", paged_->k_descale);
     if (p.v_scales == ScaleKind::token) args.v_descale = view("v_descale", paged_->v_descale);
+  }
+  if (p.v_in_k) {
+    const Address of_k{args.k->data, args.k->device};
+    args.v =
+        views_.emplace_back("v", paged_ ? paged_->v : in.v, [&](const char*, const HostTensor&) { return of_k; }).get();
   }
   if (p.partial) args.sinks = nullptr;  // a partial state does not include sinks, because the merge adds them
   if (args.has & RAPT_HAS_Q_START) args.q_starts = nullptr;

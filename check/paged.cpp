@@ -87,6 +87,7 @@ PagedKeys make_paged(const Problem& p, const Inputs& in) {
                   make_tensor(DType::i32, {p.batch}),
                   empty_descales(p, p.k_scales, count, false),
                   empty_descales(p, p.v_scales, count, true)};
+  if (p.v_in_k) paged.v = first_channels(paged.k, p.head_dim_v);
   size_t next = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Keys keys = keys_of(p, in, b);

@@ -225,6 +225,11 @@ HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int
   return tensor;
 }
 
+HostTensor first_channels(HostTensor tensor, int64_t count) {
+  tensor.shape.back() = count;
+  return tensor;
+}
+
 Address in_host_memory(const char*, const HostTensor& tensor) { return {tensor.data(), {RAPT_DEVICE_CPU, 0}}; }
 
 View::View(const char* name, const HostTensor& tensor, const Placement& place) : present_(tensor.present()) {

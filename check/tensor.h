@@ -36,6 +36,9 @@ HostTensor make_tensor(DType dtype, std::vector<int64_t> shape);
 // A tensor with the given strides, filled with zeros. Its storage covers every reachable element.
 HostTensor make_strided(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides);
 
+// The first `count` channels of a tensor, in the same memory.
+HostTensor first_channels(HostTensor tensor, int64_t count);
+
 // The address of a tensor's element (0, ..., 0).
 struct Address {
   void* data = nullptr;

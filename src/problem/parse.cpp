@@ -31,7 +31,7 @@ class LineReader : WordReader {
     std::string_view name;
     void (LineReader::*read)(std::string_view value);
   };
-  static constexpr size_t row_count = 40 + std::size(position_words);
+  static constexpr size_t row_count = 41 + std::size(position_words);
   static const std::array<Row, row_count>& rows();
   static size_t find(Form form, std::string_view name);
 
@@ -128,6 +128,7 @@ const std::array<LineReader::Row, LineReader::row_count>& LineReader::rows() {
       {Form::value, "v_scales", &R::read_scale_kind<&P::v_scales>},
       {Form::flag, "smooth_k", &R::read_flag<&P::smooth_k>},
       {Form::flag, "hadamard", &R::read_flag<&P::hadamard>},
+      {Form::flag, "v_in_k", &R::read_flag<&P::v_in_k>},
       {Form::value, "layout", &R::read_layout},
       {Form::value, "q_strides", &R::read_strides<&P::q_strides>},
       {Form::value, "k_strides", &R::read_strides<&P::k_strides>},

@@ -142,6 +142,7 @@ void LineWriter::scales() {
 }
 
 void LineWriter::layout() {
+  flag("v_in_k", p_.v_in_k);
   if (p_.layout != Layout::bhsd) word("layout=").add(words::name(words::layouts, p_.layout));
   strides("q_strides=", p_.q_strides);
   strides("k_strides=", p_.k_strides);

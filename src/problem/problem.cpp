@@ -37,6 +37,11 @@ void fill_layout_strides(Geometry& g, Layout layout) {
 }  // namespace
 
 Geometry geometry(const Problem& p, Slot slot) {
+  if (slot == Slot::v && p.v_in_k) {
+    Geometry v = geometry(p, Slot::k);
+    v.shape[static_cast<size_t>(v.rank) - 1] = p.head_dim_v;
+    return v;
+  }
   const bool query_side = slot == Slot::q || slot == Slot::out;
   const int64_t heads = query_side ? p.heads_q : p.heads_k;
   const int64_t dim = slot == Slot::q || slot == Slot::k ? p.head_dim : p.head_dim_v;
@@ -199,7 +204,12 @@ PlanKey plan_key(const Problem& p) {
       .add(p.varlen, 1)
       .add(p.seqused, 1)
       .add(p.seqused_q, 1);
-  features.add(p.q_scales, 3).add(p.k_scales, 3).add(p.v_scales, 3).add(p.smooth_k, 1).add(p.hadamard, 1);
+  features.add(p.q_scales, 3)
+      .add(p.k_scales, 3)
+      .add(p.v_scales, 3)
+      .add(p.smooth_k, 1)
+      .add(p.hadamard, 1)
+      .add(p.v_in_k, 1);
   features.add(p.has_starts, 1).add(p.lse, 1).add(p.partial, 1).add(p.invariant, 1).add(p.pv, 2).add(p.acc, 1);
   features.add(access_bits(p.access_q), 3).add(access_bits(p.access_k), 3).add(access_bits(p.access_v), 3);
   features.add(access_bits(p.access_out), 3);

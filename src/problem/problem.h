@@ -73,6 +73,7 @@ struct PlanFacts {
   int64_t total_q = 0, total_k = 0;         // varlen: rows of the packed tensors
   bool seqused = false, seqused_q = false;  // seqused_k, seqused_q given
   int64_t page_size = 0;                    // 0 = not paged
+  bool v_in_k = false;                      // V is the first head_dim_v channels of K, in the same memory
   ScaleKind q_scales = ScaleKind::none, k_scales = ScaleKind::none, v_scales = ScaleKind::none;
   bool smooth_k = false, hadamard = false;
   bool has_starts = false;  // q_start or k_start given: off_b = q_start_b - k_start_b

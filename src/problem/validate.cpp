@@ -200,6 +200,10 @@ void check_layout(const Problem& p) {
   check_strides(p, "k_strides", Slot::k, p.k_strides);
   check_strides(p, "v_strides", Slot::v, p.v_strides);
   check_strides(p, "out_strides", Slot::out, p.out_strides);
+  if (p.v_in_k && (p.v != p.k || p.head_dim_v > p.head_dim || p.v_strides))
+    invalid("v_in_k, k = ", name_of(p.k), ", v = ", name_of(p.v), ", head_dim = ", p.head_dim, ":", p.head_dim_v,
+            p.v_strides ? ", with v_strides" : "",
+            ": v is a part of k, so it has the dtype and the strides of k, and head_dim_v is at most head_dim");
   if (p.page_size > 0 && (p.k_strides || p.v_strides))
     invalid("k_strides or v_strides with page = ", p.page_size, ": they describe keys that are not paged");
   if (p.out_strides && overlaps_itself(geometry(p, Slot::out)))

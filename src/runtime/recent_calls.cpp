@@ -217,7 +217,7 @@ bool RecentCall::same_kind(uint64_t context_id, const rapt_sdpa_args& args) cons
   if (context_id_ != context_id || !same_values(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same_kind(facts_[i], args.*tensor_arguments[i].member)) return false;
-  return true;
+  return (args.k->data == args.v->data) == problem_.v_in_k;
 }
 
 bool RecentCall::same_layouts(const rapt_sdpa_args& args) const {
@@ -240,7 +240,7 @@ RecentCall::Lengths RecentCall::lengths_of(const rapt_sdpa_args& args) const {
 }
 
 bool RecentCall::follow(const rapt_sdpa_args& args) {
-  if (!can_follow_) return false;
+  if (!can_follow_ || problem_.v_in_k) return false;  // with v_in_k, k and v would have to change together
   const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
   const Lengths now = lengths(), asked = lengths_of(args);
   for (size_t i = 0; i < now.size(); ++i) {
