@@ -31,9 +31,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
   // Runs one pass over the CTA's part of a tile. Returns whether another pass is needed (NanPass).
   bool run(const DecodeWork& work, NanPass pass) {
     begin_tile(work);
-    Base::look_up_first_rows();
-    load_packed_q();
-    Base::load_first_kv();
+    Base::prologue();
     if (pass == normal) griddepcontrol_launch_dependents<cfg.programmatic>();
     scale = uniform_scale<cfg>(p, cta);
     Softmax softmax(Base::softmax_scale_log2());
@@ -69,20 +67,6 @@ struct DecodeAttention : AttentionSm80<cfg> {
     n_blocks = keys.empty() ? 0 : work.count;
     k_view.rows = KvView(p, p.k, bytes_of(cfg.k), cta.batch, cta.head_k, sequence.first_k).rows;
     v_view.rows = KvView(p, p.v, bytes_of(cfg.v), cta.batch, cta.head_k, sequence.first_k).rows;
-  }
-  void load_packed_q() const {
-    constexpr int size = bytes_of(cfg.q);
-    const auto address_of = [&](int r) {
-      const int row = cta.first_row + r;
-      return static_cast<const char*>(p.q.data) +
-             size * p.q.index(cta.batch, head_of<cfg>(p, cta, row), cta.first_q + query_of<cfg>(p, row));
-    };
-    const int count = cta.seqlen_q - cta.first_row;
-    if constexpr (Base::layout.widens_q)
-      copy_rows<typename Base::QRewrite::Codes, threads>(Base::q_smem() + Base::QRewrite::codes_at, size * cfg.head_dim,
-                                                         count, cta.thread, address_of);
-    else
-      copy_rows<typename Base::QTile, threads>(Base::q_smem(), size * cfg.head_dim, count, cta.thread, address_of);
   }
 
   float* slot_row(unsigned slot, int row) const {

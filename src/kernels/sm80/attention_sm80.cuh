@@ -355,15 +355,24 @@ struct AttentionSm80 {
     return band.seqlen_k < past ? band.seqlen_k : past;
   }
   void load_q() const {
-    constexpr int size = bytes_of(cfg.q);
-    const char* rows =
-        static_cast<const char*>(p.q.data) + size * p.q.index(cta.batch, cta.head, cta.first_q + cta.first_row);
-    const index_t count = cta.seqlen_q - cta.first_row;
     if constexpr (layout.widens_q)
-      copy_tile<typename QRewrite::Codes, cfg.head_dim, threads>(q_smem() + QRewrite::codes_at, rows, p.q.row, count,
-                                                                 cta.thread);
+      load_q_tile<typename QRewrite::Codes>(q_smem() + QRewrite::codes_at);
     else
-      copy_tile<QTile, size * cfg.head_dim, threads>(q_smem(), rows, size * p.q.row, count, cta.thread);
+      load_q_tile<QTile>(q_smem());
+  }
+  template <class Tile>
+  void load_q_tile(unsigned to) const {
+    constexpr int size = bytes_of(cfg.q);
+    const int count = cta.seqlen_q - cta.first_row;
+    const auto address_of = [&](int row) {
+      return static_cast<const char*>(p.q.data) +
+             size * p.q.index(cta.batch, head_of<cfg>(p, cta, row), cta.first_q + query_of<cfg>(p, row));
+    };
+    if constexpr (cfg.packs_heads)
+      copy_rows<Tile, threads>(to, size * cfg.head_dim, count, cta.thread,
+                               [&](int r) { return address_of(cta.first_row + r); });
+    else
+      copy_tile<Tile, size * cfg.head_dim, threads>(to, address_of(cta.first_row), size * p.q.row, count, cta.thread);
   }
 
   // The next three functions return the ldmatrix addresses of this lane. Q: 16 rows by 32 bytes. K: 16 keys by 32

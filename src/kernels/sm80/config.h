@@ -48,6 +48,8 @@ struct Sm80Config : AttentionVariant {
   // output. The warps_n warps share the scores of a block: each computes those of block_n keys, then all keys for its
   // columns.
   int k_piece = 0, v_piece = 0, v_slice = 0;
+  // V is the first head_dim_v channels of K. Then K of a block is one piece, from which V is also read.
+  bool v_in_k = false;
 
   constexpr bool wide() const { return k_piece > 0; }
   constexpr int threads() const { return 32 * warps_m * warps_n; }

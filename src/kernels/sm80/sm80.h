@@ -28,8 +28,8 @@ struct Sm80WideLayout {
     columns = round_up((c.head_dim_v + wanted - 1) / wanted, 16 * c.warps_n);
     slices = (c.head_dim_v + columns - 1) / columns;
     k_pieces = (c.head_dim + c.k_piece - 1) / c.k_piece;
-    v_pieces = c.cta_block_n() / c.v_piece;
-    const int k_bytes = 2 * c.cta_block_n() * c.k_piece, v_bytes = 2 * c.v_piece * columns;
+    v_pieces = c.v_in_k ? 0 : c.cta_block_n() / c.v_piece;
+    const int k_bytes = 2 * c.cta_block_n() * c.k_piece, v_bytes = c.v_in_k ? 0 : 2 * c.v_piece * columns;
     piece_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
   }
 };

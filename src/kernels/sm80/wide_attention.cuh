@@ -29,6 +29,7 @@ struct WideAttention : AttentionSm80<cfg> {
   using RowValues = float[m_tiles][2];
   static_assert(is_16bit(cfg.q) && is_16bit(cfg.k) && is_16bit(cfg.v) && !cfg.f16_accumulate && !cfg.q_in_registers,
                 "wide head dims: 16-bit tensors, f32 sums, Q in shared memory");
+  static_assert(!cfg.v_in_k || (wide.k_pieces == 1 && wide.slices == 1), "V is read from a whole block of K");
   static_assert(stages > 1 && cfg.k_piece % 16 == 0 && cfg.v_piece % 16 == 0 && cta_block_n % cfg.v_piece == 0,
                 "pieces are whole mma steps, and one buffer is filled while another is read");
   static_assert((cfg.warps_n & (cfg.warps_n - 1)) == 0, "LdmatrixAddress: the chunks of a warp differ in single bits");
@@ -79,10 +80,11 @@ struct WideAttention : AttentionSm80<cfg> {
     for (int n_block = 0; n_block < n_blocks; ++n_block) {
       const bool visible_block = any_visible(n_block);
       SFragment s = {};
+      unsigned buffer = 0;
 #pragma unroll
       for (int piece = 0; piece < wide.k_pieces; ++piece) {
         RAPT_TRACE("wait K", n_block * wide.k_pieces + piece);
-        const unsigned buffer = next_piece();
+        buffer = next_piece();
         if (stages == 2) load_later_piece(n_block, piece);
         if (piece == 0) Base::store_rows(n_block + Base::looks_ahead);
         RAPT_TRACE("Q.K", n_block * wide.k_pieces + piece);
@@ -91,14 +93,21 @@ struct WideAttention : AttentionSm80<cfg> {
       }
       RAPT_TRACE("softmax", n_block);
       share_weights(pass, softmax, o, s, visible_block, n_block);
+      if constexpr (cfg.v_in_k) {
+        RAPT_TRACE("wait V", n_block);
+        __syncthreads();  // the weights of all warps
+        if (pass != normal) rewrite_v_for_pass<cfg, KPiece>(pass, buffer, cta.thread);
+        RAPT_TRACE("P.V", n_block);
+        if (visible_block) multiply_v<KPiece>(o, buffer, 0);
+      }
 #pragma unroll
       for (int piece = 0; piece < wide.v_pieces; ++piece) {
         RAPT_TRACE("wait V", n_block * wide.v_pieces + piece);
-        const unsigned buffer = next_piece();
+        buffer = next_piece();
         if (stages == 2) load_later_piece(n_block, wide.k_pieces + piece);
         if (pass != normal) rewrite_v_for_pass<cfg, VPiece>(pass, buffer, cta.thread);
         RAPT_TRACE("P.V", n_block * wide.v_pieces + piece);
-        if (visible_block) multiply_v(o, buffer, piece);
+        if (visible_block) multiply_v<VPiece>(o, buffer, piece);
         if (stages > 2) load_later_piece(n_block, wide.k_pieces + piece);
       }
     }
@@ -121,11 +130,12 @@ struct WideAttention : AttentionSm80<cfg> {
   }
 
   // O += P.V for the keys of a piece and the warp's columns.
+  template <class Piece>
   void multiply_v(OFragment& o, unsigned buffer, int piece) const {
-    constexpr int steps = cfg.v_piece / 16;
+    constexpr int steps = Piece::rows / 16;
     const int l = Base::opaque_lane();
     const LdmatrixAddress<PTile> weights{weights_smem(), cta.warp_m * Base::warp_rows + l % 16, l / 16};
-    const LdmatrixAddress<VPiece> values{buffer, VFrag::row_of(l), 2 * cta.warp_n + VFrag::chunk_of(l)};
+    const LdmatrixAddress<Piece> values{buffer, VFrag::row_of(l), 2 * cta.warp_n + VFrag::chunk_of(l)};
 #pragma unroll
     for (int kk = 0; kk < steps; ++kk) {
       unsigned a[m_tiles][4];
