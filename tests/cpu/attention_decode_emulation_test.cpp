@@ -278,15 +278,31 @@ void expect_schedules(const ScheduleProblem& problem, int calls) {
 
 TEST_F(DecodeEmulated, InvariantSchedules) {
   static constexpr Sm80Config f16 = invariant_config(DType::f16, 32, 2), paged_f16 = with_pages(f16);
-  expect_schedules<f16, paged_f16>({"f16", "", 4, 2, 32, {330, 70, 150}, 40, {1, 7, 16, 64}}, quick() ? 10 : 60);
-  expect_schedules<f16, paged_f16>({"f16", " window=90,0 sinks", 4, 2, 32, {330, 150}, 40, {16, 5}}, quick() ? 5 : 40);
+  expect_schedules<f16, paged_f16>({"f16", " causal", 4, 2, 32, {330, 70, 150}, 40, {1, 7, 16, 64}}, quick() ? 10 : 60);
+  expect_schedules<f16, paged_f16>({"f16", " causal window=90,0 sinks", 4, 2, 32, {330, 150}, 40, {16, 5}},
+                                   quick() ? 5 : 40);
   static constexpr Sm80Config bf16 = [] {
     Sm80Config c = invariant_config(DType::bf16, 16, 1);
     c.scale_in_exp2 = false, c.softcap = true, c.alibi = true, c.far_positions = true;
     return c;
   }();
+  static constexpr Sm80Config all = [] {
+    Sm80Config c = invariant_config(DType::f16, 32, 2);
+    c.causal_or_local = false;
+    return c;
+  }();
+  static constexpr Sm80Config paged_all = with_pages(all);
+  expect_schedules<all, paged_all>({"f16", "", 4, 2, 32, {200, 130}, 40, {16}}, quick() ? 5 : 30);
+  static constexpr Sm80Config loads = [] {
+    Sm80Config c = invariant_config(DType::f16, 32, 2);
+    c.scale_in_exp2 = false, c.bias = DType::f16, c.mask = true;
+    return c;
+  }();
+  static constexpr Sm80Config paged_loads = with_pages(loads);
+  expect_schedules<loads, paged_loads>(
+      {"f16", " causal bias=f16[b,h,q,k] mask=[b,h,q,k]", 4, 2, 32, {200, 130}, 40, {16}}, quick() ? 5 : 30);
   static constexpr Sm80Config paged_bf16 = with_pages(bf16);
-  expect_schedules<bf16, paged_bf16>({"bf16", " softcap=20 alibi", 3, 1, 16, {200, 90}, 20, {16, 33}},
+  expect_schedules<bf16, paged_bf16>({"bf16", " causal softcap=20 alibi", 3, 1, 16, {200, 90}, 20, {16, 33}},
                                      quick() ? 5 : 40);
   static constexpr Sm80Config e4m3 = [] {
     Sm80Config c = invariant_config(DType::bf16, 32, 2);
@@ -295,7 +311,8 @@ TEST_F(DecodeEmulated, InvariantSchedules) {
   }();
   static constexpr Sm80Config paged_e4m3 = with_pages(e4m3);
   expect_schedules<e4m3, paged_e4m3>(
-      {"q=bf16 k=e4m3 v=e4m3", " k_scales=head v_scales=head", 4, 1, 32, {250, 100}, 40, {16, 64}}, quick() ? 5 : 40);
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=head v_scales=head", 4, 1, 32, {250, 100}, 40, {16, 64}},
+      quick() ? 5 : 40);
   static constexpr Sm80Config token = [] {
     Sm80Config c = e4m3;
     c.k_descale_block = c.v_descale_block = 1;
@@ -303,7 +320,8 @@ TEST_F(DecodeEmulated, InvariantSchedules) {
   }();
   static constexpr Sm80Config paged_token = with_pages(token);
   expect_schedules<token, paged_token>(
-      {"q=bf16 k=e4m3 v=e4m3", " k_scales=token v_scales=token", 2, 1, 32, {250, 100}, 40, {16}}, quick() ? 5 : 20);
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=token v_scales=token", 2, 1, 32, {250, 100}, 40, {16}},
+      quick() ? 5 : 20);
 }
 
 // Both ways to compute the parts, against the oracle: rows that see no key, hidden and seen NaN, unused rows.

@@ -35,11 +35,15 @@ TEST_P(InvarianceOn, RandomSchedules) {
   const auto run_with_some_threads = [&](Call& call) { run(call, contexts[calls++ % 3].get()); };
   const int count = quick() ? 20 : 120;
   for (const ScheduleProblem& problem :
-       {ScheduleProblem{"f32", "", 4, 2, 24, {300, 97, 190}}, ScheduleProblem{"bf16", "", 4, 2, 32, {400, 97, 190}},
-        ScheduleProblem{"f16", " sinks softcap=10", 3, 1, 40, {250, 33}},
-        ScheduleProblem{"bf16", " window=100,0 alibi", 4, 2, 64, {420, 120}},
-        ScheduleProblem{"q=bf16 k=e4m3 v=e4m3", " k_scales=head v_scales=head", 4, 1, 32, {300, 150}},
-        ScheduleProblem{"q=f16 k=e5m2 v=e5m2", " k_scales=token v_scales=token", 2, 2, 32, {300, 150}}}) {
+       {ScheduleProblem{"f32", " causal", 4, 2, 24, {300, 97, 190}},
+        ScheduleProblem{"bf16", " causal", 4, 2, 32, {400, 97, 190}},
+        ScheduleProblem{"f16", " causal sinks softcap=10", 3, 1, 40, {250, 33}},
+        ScheduleProblem{"bf16", " causal window=100,0 alibi", 4, 2, 64, {420, 120}},
+        ScheduleProblem{"q=bf16 k=e4m3 v=e4m3", " causal k_scales=head v_scales=head", 4, 1, 32, {300, 150}},
+        ScheduleProblem{"f16", "", 4, 2, 32, {300, 97}},
+        ScheduleProblem{"bf16", " mask=[b,h,q,k]", 4, 2, 32, {150, 97}},
+        ScheduleProblem{"f32", " causal bias=f32[b,h,q,k]", 2, 1, 32, {150, 97}},
+        ScheduleProblem{"q=f16 k=e5m2 v=e5m2", " causal k_scales=token v_scales=token", 2, 2, 32, {300, 150}}}) {
     SCOPED_TRACE(problem.dtypes + problem.options);
     RandomSchedules schedules(problem, 1, run_with_some_threads);
     if (GetParam() == available_cpu_isas().front()) expect_oracle(schedules.whole().front());

@@ -188,7 +188,7 @@ inline const std::vector<Edit>& invariance_edits() {
   return edits;
 }
 // The schedules for these defects. They have the kernel of the lines above.
-inline ScheduleProblem invariance_schedules() { return {"f16", " window=90,0", 4, 2, 32, {330, 150}, 40, {}}; }
+inline ScheduleProblem invariance_schedules() { return {"f16", " causal window=90,0", 4, 2, 32, {330, 150}, 40, {}}; }
 
 // The defects that are also tested under emulation.
 inline std::vector<Edit> emulated_edits() {

@@ -15,7 +15,7 @@ namespace rapt::test {
 
 struct ScheduleProblem {
   std::string dtypes;   // the first words of a problem line
-  std::string options;  // further words
+  std::string options;  // further words; without "causal", each call has all keys of its sequences
   int64_t heads_q = 1, heads_k = 1, head_dim = 64;
   std::vector<int64_t> lengths;  // of the sequences
   // The most query rows of a call's sequence, and the sizes of pages. Without sizes, no call has pages.
@@ -51,7 +51,7 @@ class RandomSchedules {
   int64_t differing_rows(int count) {
     int64_t different = 0;
     for (int i = 0; i < count && different == 0 && !testing::Test::HasFailure(); ++i) {
-      const bool plain = below(4) == 0, packed = !plain && below(2) == 0, starts = below(4) == 0;
+      const bool plain = below(4) == 0, packed = !plain && below(2) == 0, starts = causal() && below(4) == 0;
       const Pieces pieces = random_pieces(plain, starts);
       Call call = make(line_of(pieces, plain, packed, starts));
       SCOPED_TRACE(to_string(call.problem));
@@ -80,8 +80,12 @@ class RandomSchedules {
   };
 
   int64_t group() const { return p_.heads_q / p_.heads_k; }
+  bool causal() const { return p_.options.find("causal") != std::string::npos; }
+  size_t shortest_sequence() const {
+    return static_cast<size_t>(std::min_element(p_.lengths.begin(), p_.lengths.end()) - p_.lengths.begin());
+  }
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
-  std::string words() const { return concat(" d", p_.head_dim, " causal lse invariant", p_.options); }
+  std::string words() const { return concat(" d", p_.head_dim, " lse invariant", p_.options); }
 
   int64_t random_rows(int64_t most) {
     most = std::min(most, p_.most_rows);
@@ -91,17 +95,19 @@ class RandomSchedules {
   Pieces random_pieces(bool plain, bool starts) {
     Pieces pieces{{}, below(p_.heads_k), 1, 1 + below(group())};
     pieces.heads_k = 1 + below(p_.heads_k - pieces.first_head);
-    const int64_t count = 1 + below(4), shortest = *std::min_element(p_.lengths.begin(), p_.lengths.end());
+    const int64_t count = 1 + below(4), shortest = p_.lengths[shortest_sequence()];
     const int64_t first = below(shortest), rows = random_rows(shortest - first),
                   keys = starts ? first + rows + below(shortest - first - rows + 1) : first + rows;
     for (int64_t i = 0; i < count; ++i) {
       const auto s = static_cast<size_t>(below(static_cast<int64_t>(p_.lengths.size())));
       Piece piece{s, first, rows, keys};
+      if (plain && !causal()) piece.sequence = shortest_sequence();
       if (!plain) {
         const int64_t n = p_.lengths[s];
         piece.first = below(n), piece.rows = random_rows(n - piece.first), piece.keys = piece.first + piece.rows;
         if (starts) piece.keys += below(n - piece.keys + 1);
       }
+      if (!causal()) piece.keys = p_.lengths[piece.sequence];
       pieces.of.push_back(piece);
     }
     return pieces;
@@ -141,19 +147,39 @@ class RandomSchedules {
       if (call.in.alibi_slopes.present()) call.in.alibi_slopes.set({h}, 0.01 * static_cast<double>(1 + head));
       if (call.in.sinks.present()) call.in.sinks.set({h}, 0.5 * static_cast<double>(head) - 1);
     }
-    const bool packed = call.problem.varlen;
-    for (HostTensor* scales : {&call.in.k_descale, &call.in.v_descale}) {
-      if (!scales->present()) continue;
-      int64_t row = 0;
-      for (size_t b = 0; b < pieces.of.size(); row += pieces.of[b++].keys)
-        for (int64_t h = 0; h < pieces.heads_k; ++h) {
-          const auto value = [&](int64_t key) { return descale(pieces.of[b].sequence, pieces.first_head + h, key); };
+    fill_descales(call.in.k_descale, call.problem, pieces);
+    fill_descales(call.in.v_descale, call.problem, pieces);
+    fill_scores(call.in.bias, pieces, [](size_t x) { return static_cast<double>(x % 64) / 16 - 2; });
+    fill_scores(call.in.mask, pieces, [](size_t x) { return x % 4 == 0 ? 0.0 : 1.0; });
+  }
+  // k and v have the same kind of descales.
+  void fill_descales(HostTensor& scales, const Problem& problem, const Pieces& pieces) const {
+    if (!scales.present()) return;
+    const bool of_keys = problem.k_scales == ScaleKind::token;
+    int64_t packed_row = 0;
+    for (size_t b = 0; b < pieces.of.size(); packed_row += pieces.of[b++].keys)
+      for (int64_t h = 0; h < pieces.heads_k; ++h)
+        for (int64_t j = 0; j < (of_keys ? pieces.of[b].keys : 1); ++j) {
           const auto batch = static_cast<int64_t>(b);
-          if (scales->shape.size() == 2 && call.problem.k_scales == ScaleKind::head) scales->set({batch, h}, value(0));
-          if (call.problem.k_scales != ScaleKind::token) continue;
-          for (int64_t j = 0; j < pieces.of[b].keys; ++j)
-            packed ? scales->set({h, row + j}, value(j)) : scales->set({batch, h, j}, value(j));
+          const double value = descale(pieces.of[b].sequence, pieces.first_head + h, j);
+          if (!of_keys)
+            scales.set({batch, h}, value);
+          else
+            problem.varlen ? scales.set({h, packed_row + j}, value) : scales.set({batch, h, j}, value);
         }
+  }
+  // A bias or a mask [b, h, q, k]. value: of a hash of sequence, head, query and key.
+  void fill_scores(HostTensor& t, const Pieces& pieces, const std::function<double(size_t hash)>& value) const {
+    if (!t.present()) return;
+    for (size_t b = 0; b < pieces.of.size(); ++b) {
+      const Piece& piece = pieces.of[b];
+      for (int64_t h = 0; h < t.shape[1]; ++h)
+        for (int64_t i = 0; i < piece.rows; ++i)
+          for (int64_t j = 0; j < piece.keys; ++j) {
+            const int64_t place = (original_head(h, pieces) * 8191 + piece.first + i) * 65537 + j;
+            const size_t hash = (static_cast<size_t>(place) + piece.sequence * 31) * 0x9e3779b97f4a7c15u >> 40;
+            t.set({static_cast<int64_t>(b), h, i, j}, value(hash));
+          }
     }
   }
   // The head of the whole sequence for query head h of a call.

@@ -218,7 +218,7 @@ int64_t most_parts(const Problem& p, const DecodePlanConfig& c) {
 }
 // Returns whether each part of a tile has its own CTA (FixedParts).
 bool divides_parts(const Problem& p, const DecodePlanConfig& c) {
-  return all_tiles(p, c) * slot_bytes(p, c) <= most_state_bytes / most_parts(p, c);
+  return p.splits != 1 && all_tiles(p, c) * slot_bytes(p, c) <= most_state_bytes / most_parts(p, c);
 }
 
 // If a shorter call of the class divides the parts, it needs at most most_state_bytes, and no more than these lengths
