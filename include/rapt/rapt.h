@@ -92,7 +92,9 @@ typedef struct rapt_tensor {
 #define RAPT_CAUSAL (UINT64_C(1) << 0)          /* bottom-right: j <= i + off */
 #define RAPT_CAUSAL_TOP_LEFT (UINT64_C(1) << 1) /* j <= i, and off = 0 */
 #define RAPT_PARTIAL (UINT64_C(1) << 2)         /* a partial state for rapt_merge: out must be f32, lse is required */
-#define RAPT_INVARIANT (UINT64_C(1) << 3)       /* a row's bits do not depend on other rows of the call */
+/* The bits of a row do not depend on other rows, heads, sequences or lengths of the call, nor on pages. The call is
+   slower. See "invariant" in docs/semantics.md. Not allowed with splits above 1. Default: not set. */
+#define RAPT_INVARIANT (UINT64_C(1) << 3)
 /* GPUs: also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the host and waits. */
 #define RAPT_CHECK_CONTENTS (UINT64_C(1) << 4)
 

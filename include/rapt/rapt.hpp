@@ -295,7 +295,7 @@ struct SdpaOptions {
   Accumulate acc = Accumulate::f32;
 
   bool partial = false;    // a partial state for merge(): out must be f32, lse is required
-  bool invariant = false;  // batch-invariant: a row's bits do not depend on the rest of the call
+  bool invariant = false;  // a row's bits do not depend on other rows, sequences or lengths of the call, nor on pages
   // GPUs: also checks the values of lengths, starts, mask, descales and k_mean. It copies them to the host and waits.
   bool check_contents = false;
   std::optional<int64_t> splits = {};

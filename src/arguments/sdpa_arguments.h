@@ -258,7 +258,8 @@ inline constexpr std::array flag_arguments{
     FlagArgument{"RAPT_PARTIAL", "partial", RAPT_PARTIAL,
                  "True: out is float32, and (out, lse) is a partial state for merge()."},
     FlagArgument{"RAPT_INVARIANT", "invariant", RAPT_INVARIANT,
-                 "True: the bits of a row do not depend on other rows, heads or sequences of the call."},
+                 "True: the bits of a row do not depend on other rows, heads, sequences or lengths of the call, nor on "
+                 "pages. The call is slower."},
     FlagArgument{"RAPT_CHECK_CONTENTS", "check_contents", RAPT_CHECK_CONTENTS,
                  "True: on GPUs, rapt waits for the stream, copies lengths, starts, mask, descales and k_mean to the "
                  "host, and checks their values."},

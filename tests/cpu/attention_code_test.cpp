@@ -61,5 +61,25 @@ TEST_P(AttentionCode, Fp8Products) {
   }
 }
 
+// The kernels of `invariant` compute every length, so each head dim has one tile.
+TEST_P(AttentionCode, InvariantKernelsSpillNothing) {
+  const Device device = device_preset(GetParam());
+  for (const char* line :
+       {"bf16 b1 h32:8 q1 k4096 d64 causal invariant page=16", "bf16 b1 h32:8 q1 k4096 d128 causal invariant page=16",
+        "f16 b1 h32:8 q1 k4096 d256 invariant", "bf16 b1 h32:8 q1 k4096 d128 causal softcap=30 invariant",
+        "q=bf16 k=e4m3 v=e4m3 b1 h32:8 q1 k4096 d128 k_scales=head v_scales=head causal invariant page=16"}) {
+    SCOPED_TRACE(line);
+    const Step step = plan(parse_problem(line), device).steps[0];
+    ASSERT_EQ(step.family, &attention_decode);
+    const KernelUnit unit = step.family->unit(step.config);
+    const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = line, .files = {}});
+    const jit::Resources used = jit::parse_resources(image.log);
+    ASSERT_TRUE(used.known);
+    EXPECT_EQ(used.spill_store_bytes + used.spill_load_bytes + used.stack_bytes, 0);
+    EXPECT_LE(used.shared_bytes + static_cast<int>(unit.smem_bytes), device.smem_per_block);
+    EXPECT_LE(used.registers * unit.threads, device.registers_per_sm);
+  }
+}
+
 }  // namespace
 }  // namespace rapt::test

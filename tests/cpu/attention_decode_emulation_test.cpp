@@ -14,6 +14,7 @@
 #include "lab/emulation/cuda_words.h"
 #include "operations/bind.h"
 #include "operations/sdpa.h"
+#include "tests/cpu/random_schedules.h"
 
 namespace rapt {
 extern char decode_memory[];  // the kernel declares it, too
@@ -74,12 +75,26 @@ constexpr Sm80Config config_of(DType dtype, int dim, int block_m, int block_n, i
   return c;
 }
 
-// How a launch runs: the largest grid, whether the last CTA runs first, and the fewest blocks of a CTA.
+// How a launch runs: the largest grid, whether the last CTA runs first, the fewest blocks of a CTA, and with part_keys
+// > 0 whether one CTA computes all parts of a tile.
 struct Launch {
   unsigned ctas = 1;
   bool reversed = false;
   int least_blocks = 1;
+  bool folds = false;
 };
+
+// Sets the work of a call with part_keys > 0, as the family does. Returns the number of CTAs.
+unsigned divide_at_fixed_places(DecodeParams& params, const Sm80Config& c, const Problem& p, unsigned tiles,
+                                const Launch& how) {
+  const auto part_keys = static_cast<unsigned>(c.part_keys), keys = static_cast<unsigned>(p.seqlen_k);
+  params.folds = how.folds;
+  params.parts = FastDivmod::by(how.folds ? 1 : std::max(1u, (keys + part_keys - 1) / part_keys));
+  params.units = tiles * params.parts.value;
+  params.next_unit = params.arrivals++;
+  params.slot_rows = static_cast<int>(std::clamp<int64_t>(p.seqlen_q * p.group(), 1, c.block_m));
+  return std::min(params.units, how.ctas);
+}
 
 template <const Sm80Config& cfg>
 void run(const Problem& p, const AttentionParams& attention, const Launch& how) {
@@ -90,15 +105,21 @@ void run(const Problem& p, const AttentionParams& attention, const Launch& how) 
   params.row_tiles = FastDivmod::by(row_tiles), params.heads_k = FastDivmod::by(static_cast<unsigned>(p.heads_k));
   params.least_blocks = how.least_blocks;
   unsigned ctas = how.ctas;
-  if (!attention.has_lists()) {
+  size_t slots_of_tiles = 0;
+  std::vector<unsigned> arrivals(1 + tiles);
+  params.arrivals = arrivals.data();
+  if (cfg.part_keys > 0) {
+    ctas = divide_at_fixed_places(params, cfg, p, tiles, how);
+    slots_of_tiles = how.folds ? 0 : params.units;
+  } else if (!attention.has_lists()) {
     const unsigned most = how.least_blocks > 1 ? 2 : ~0u;
     ctas = divide_equal_tiles(params, cfg, tiles, how.ctas, most);
     EXPECT_LE(ctas, std::max(tiles, how.ctas));
     EXPECT_LE(params.parts.value, most);
   }
-  std::vector<float> slots(2 * how.ctas * static_cast<size_t>(decode_slot_floats(cfg)), std::nanf(""));
-  std::vector<unsigned> arrivals(tiles);
-  params.slots = slots.data(), params.arrivals = arrivals.data();
+  const auto slot_floats = static_cast<size_t>(cfg.block_m * decode_row_floats(cfg));
+  std::vector<float> slots((2 * how.ctas + slots_of_tiles) * slot_floats, std::nanf(""));
+  params.slots = slots.data();
   for (unsigned i = 0; i < ctas; ++i) {
     const unsigned cta = how.reversed ? ctas - 1 - i : i;
     cuda_emulation::launch(1, static_cast<unsigned>(cfg.threads()), reinterpret_cast<float*>(decode_memory),
@@ -222,6 +243,98 @@ TEST_F(DecodeEmulated, Pages) {
     for (const unsigned ctas : {1u, 11u}) {
       expect_right<cfg>("bf16 b6 h4:2 q1 k300 d32 seqused=300,0,1,64,65,32 lse" + size, hidden, {ctas, true});
       expect_right<cfg>("bf16 h4:2 d32 varlen=1:300,0:40,5:0,3:70,9:33 lse sinks" + size, normal, {ctas});
+    }
+}
+
+// `invariant`: parts of 64 keys.
+constexpr Sm80Config invariant_config(DType dtype, int dim, int warps_m) {
+  Sm80Config c = config_of(dtype, dim, 16 * warps_m, 16, 2, 2);
+  c.part_keys = 64, c.causal_or_local = true;
+  return c;
+}
+constexpr Sm80Config with_pages(Sm80Config c) {
+  c.paged = true;
+  return c;
+}
+
+// Runs the emulated kernel with a random number and order of CTAs, and with either way to compute the parts. (A GPU
+// would choose by the number of CTAs that run at once and by the memory.)
+template <const Sm80Config& dense, const Sm80Config& paged>
+void expect_schedules(const ScheduleProblem& problem, int calls) {
+  SCOPED_TRACE(problem.dtypes + problem.options);
+  emulated_shared = decode_memory;
+  unsigned launches = 0;
+  RandomSchedules schedules(problem, 2, [&](Call& call) {
+    const unsigned n = launches++;
+    const Launch how{1 + n * 7 % 40, n % 3 == 0, 1, n / 2 % 2 == 0};
+    call.out = check::make_outputs(call.problem);
+    check::SdpaCall sdpa(call.problem, call.in, call.out);
+    const AttentionParams params = attention_params(sdpa.args, call.problem);
+    call.problem.page_size > 0 ? run<paged>(call.problem, params, how) : run<dense>(call.problem, params, how);
+  });
+  expect_oracle(schedules.whole().back());
+  schedules.expect_same_bits(calls);
+}
+
+TEST_F(DecodeEmulated, InvariantSchedules) {
+  static constexpr Sm80Config f16 = invariant_config(DType::f16, 32, 2), paged_f16 = with_pages(f16);
+  expect_schedules<f16, paged_f16>({"f16", " causal", 4, 2, 32, {330, 70, 150}, 40, {1, 7, 16, 64}}, quick() ? 10 : 60);
+  expect_schedules<f16, paged_f16>({"f16", " causal window=90,0 sinks", 4, 2, 32, {330, 150}, 40, {16, 5}},
+                                   quick() ? 5 : 40);
+  static constexpr Sm80Config bf16 = [] {
+    Sm80Config c = invariant_config(DType::bf16, 16, 1);
+    c.scale_in_exp2 = false, c.softcap = true, c.alibi = true, c.far_positions = true;
+    return c;
+  }();
+  static constexpr Sm80Config all = [] {
+    Sm80Config c = invariant_config(DType::f16, 32, 2);
+    c.causal_or_local = false;
+    return c;
+  }();
+  static constexpr Sm80Config paged_all = with_pages(all);
+  expect_schedules<all, paged_all>({"f16", "", 4, 2, 32, {200, 130}, 40, {16}}, quick() ? 5 : 30);
+  static constexpr Sm80Config loads = [] {
+    Sm80Config c = invariant_config(DType::f16, 32, 2);
+    c.scale_in_exp2 = false, c.bias = DType::f16, c.mask = true;
+    return c;
+  }();
+  static constexpr Sm80Config paged_loads = with_pages(loads);
+  expect_schedules<loads, paged_loads>(
+      {"f16", " causal bias=f16[b,h,q,k] mask=[b,h,q,k]", 4, 2, 32, {200, 130}, 40, {16}}, quick() ? 5 : 30);
+  static constexpr Sm80Config paged_bf16 = with_pages(bf16);
+  expect_schedules<bf16, paged_bf16>({"bf16", " causal softcap=20 alibi", 3, 1, 16, {200, 90}, 20, {16, 33}},
+                                     quick() ? 5 : 40);
+  static constexpr Sm80Config e4m3 = [] {
+    Sm80Config c = invariant_config(DType::bf16, 32, 2);
+    c.k = c.v = DType::e4m3, c.block_n = 32;
+    return c;
+  }();
+  static constexpr Sm80Config paged_e4m3 = with_pages(e4m3);
+  expect_schedules<e4m3, paged_e4m3>(
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=head v_scales=head", 4, 1, 32, {250, 100}, 40, {16, 64}},
+      quick() ? 5 : 40);
+  static constexpr Sm80Config token = [] {
+    Sm80Config c = e4m3;
+    c.k_descale_block = c.v_descale_block = 1;
+    return c;
+  }();
+  static constexpr Sm80Config paged_token = with_pages(token);
+  expect_schedules<token, paged_token>(
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=token v_scales=token", 2, 1, 32, {250, 100}, 40, {16}},
+      quick() ? 5 : 20);
+}
+
+// Both ways to compute the parts, against the oracle: rows that see no key, hidden and seen NaN, unused rows.
+TEST_F(DecodeEmulated, InvariantParts) {
+  static constexpr Sm80Config cfg = invariant_config(DType::f16, 32, 1);
+  for (const bool folds : {false, true})
+    for (const Launch& how : {Launch{1, false, 1, folds}, {13, true, 1, folds}, {100, false, 1, folds}}) {
+      expect_right<cfg>("f16 b2 h4:2 q20 k330 d32 causal lse sinks invariant", normal, how);
+      expect_right<cfg>("f16 b2 h4:2 q40 k200 d32 causal window=50,0 lse invariant", hidden, how);
+      expect_right<cfg>("f16 b2 h4:1 q9 k300 d32 causal lse invariant", check::Fill::seen_nan, how);
+      expect_right<cfg>("f16 b2 h4:1 q9 k200 d32 window=20,3 seqused_q=9,2 seqused=200,11 lse invariant", hidden, how);
+      expect_right<cfg>("f16 b1 h4:1 q90 k70 d32 causal lse invariant", huge, how);
+      expect_right<cfg>("f16 h4:2 d32 varlen=1:300,0:40,5:0,3:70,9:133 causal lse invariant", normal, how);
     }
 }
 

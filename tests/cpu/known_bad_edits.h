@@ -13,6 +13,7 @@
 #include "check/fill.h"
 #include "jit/jit.h"
 #include "kernels/family.h"
+#include "tests/cpu/random_schedules.h"
 
 namespace rapt::test {
 
@@ -32,6 +33,8 @@ struct Edit {
 // of keys.
 inline std::string config_of(const Edit& edit) {
   const std::string family = std::string("family=") + edit.family->name;
+  if (std::string_view(edit.line).find("invariant") != std::string_view::npos)
+    return family + " block_n=16 part_keys=64";
   return edit.family == &attention_sm90 ? family + " warpgroups=2 block_n=32 kv_stages=3" : family;
 }
 
@@ -170,6 +173,22 @@ inline const std::vector<Edit>& decode_edits() {
   };
   return edits;
 }
+
+// Defects by which the bits of a row depend on other rows or keys. The results are right, so only the comparison of
+// random schedules (invariance_schedules()) finds these defects.
+inline const std::vector<Edit>& invariance_edits() {
+  static const std::vector<Edit> edits = {
+      {"invariant_parts_begin_at_the_window", &attention_decode, "sm80/decode_walk.cuh",
+       "(work.first_block / part_blocks + part) * part_blocks", "work.first_block + part * part_blocks",
+       "f16 b1 h4:2 q33 k300 d32 causal lse invariant window=90,0"},
+      {"invariant_rows_of_a_warp_decide_together", &attention_decode, "device/softmax.cuh",
+       "m = exceeds_threshold(maximum, m, row_scale_log2(mt, half)) ? maximum : m;", "m = fmaxf(maximum, m);",
+       "f16 b1 h4:2 q33 k300 d32 causal lse invariant window=90,0"},
+  };
+  return edits;
+}
+// The schedules for these defects. They have the kernel of the lines above.
+inline ScheduleProblem invariance_schedules() { return {"f16", " causal window=90,0", 4, 2, 32, {330, 150}, 40, {}}; }
 
 // The defects that are also tested under emulation.
 inline std::vector<Edit> emulated_edits() {

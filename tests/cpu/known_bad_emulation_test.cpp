@@ -21,6 +21,7 @@ namespace {
 
 TEST(KnownBadEmulatedSource, EveryEditOccursOnce) {
   for (const Edit& edit : emulated_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
+  for (const Edit& edit : invariance_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
 class KnownBadEmulated : public testing::Test {
@@ -77,6 +78,32 @@ TEST_F(KnownBadEmulated, EveryDefectFailsItsCheck) {
     const auto checked = nlohmann::json::parse(outcome.out);
     EXPECT_EQ(checked["results"][0]["verdict"], "fail") << edits[i].name << ": " << outcome.out;
     EXPECT_GT(checked["results"][0]["samples"], 0) << edits[i].name << ": " << outcome.out;
+  }
+}
+
+// Returns the number of rows whose bits depend on the schedule. variant: a kernel source, or empty.
+int64_t rows_that_depend_on_the_schedule(const std::string& variant) {
+  lab::Common options;
+  options.variant = variant;
+  lab::Emulator emulator(options, device_preset("sm_90a"));
+  const check::Kernel kernel = emulator.kernel(config_of(invariance_edits().front()));
+  RandomSchedules schedules(invariance_schedules(), 3, [&](Call& call) {
+    call.out = check::make_outputs(call.problem);
+    kernel(call.problem, call.in, call.out);
+  });
+  expect_oracle(schedules.whole().back());
+  return schedules.differing_rows(40);
+}
+
+TEST_F(KnownBadEmulated, SchedulesFindDefectsOfInvariance) {
+  EXPECT_EQ(rows_that_depend_on_the_schedule(""), 0);
+  const TemporaryFolder folder;
+  for (const Edit& edit : invariance_edits()) {
+    SCOPED_TRACE(edit.name);
+    const std::string variant = folder / concat(edit.name, "/", edit.file);
+    std::filesystem::create_directories(std::filesystem::path(variant).parent_path());
+    write_file(variant, edited(edit));
+    EXPECT_GT(rows_that_depend_on_the_schedule(variant), 0);
   }
 }
 

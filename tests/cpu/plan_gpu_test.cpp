@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +16,9 @@
 #include "check/cases.h"
 #include "kernels/config_rules.h"
 #include "kernels/family.h"
+#include "kernels/sm80/decode.h"
 #include "lab/kernels.h"
+#include "problem/length_class.h"
 #include "runtime/plan.h"
 
 namespace rapt::test {
@@ -158,6 +162,80 @@ TEST(PlanGpu, InvariantTilesDoNotDependOnPairs) {
       EXPECT_EQ(tiles("q512 k512"), tiles("q512 k511")) << words << " on " << preset;
       EXPECT_EQ(tiles("q512 k512"), tiles("q4096 k10000000")) << words << " on " << preset;
     }
+}
+
+// Pages do not change the tiles, because dense and paged calls must give the same bits.
+TEST(PlanGpu, InvariantTilesDoNotDependOnPages) {
+  const auto tiles = [](const std::string& line, const Device& device) {
+    const Step step = plan(parse_problem(line), device).steps[0];
+    std::string text = step.family->name;
+    for (const char* field : {"block_m", "block_n", "warps_m", "warps_n", "stages", "q_in_registers"})
+      text += concat(" ", field, "=", step.config.word(field));
+    return text;
+  };
+  for (const char* preset : presets)
+    for (const char* dtypes :
+         {"f16", "bf16", "q=bf16 k=e4m3 v=e4m3", "e5m2 out=f16", "f32", "q=f16 k=bf16 v=f16 out=f16"})
+      for (int dim = 16; dim <= 256; dim += 16)
+        for (const char* words : {"", " causal", " causal softcap=20 alibi", " mask=[b,1,q,k]"}) {
+          const Device device = device_preset(preset);
+          const std::string line = concat(dtypes, " b1 h8:2 q16 k700 d", dim, words, " invariant");
+          EXPECT_EQ(tiles(line, device), tiles(line + " page=16", device)) << line << " on " << preset;
+        }
+}
+
+// `invariant`: the parts of a tile have a CTA each, unless their states need too much memory.
+TEST(PlanGpu, InvariantCallsDivideTheKeys) {
+  struct Row {
+    const char* line;
+    unsigned units;
+    bool folds;
+  };
+  for (const Row& row : {Row{"bf16 b1 h32:8 q1 k131072 d128 invariant", 8 * 64, false},
+                         {"bf16 b1 h32:8 q1 k1048576 d128 causal invariant", 8 * 512, false},
+                         {"bf16 b1 h32:8 q1 k2048 d128 causal invariant", 8, false},
+                         {"bf16 b1 h32:8 q1 k2049 d128 causal invariant", 16, false},
+                         {"bf16 b1 h32:8 q1 k131072 d128 causal window=4000,0 invariant", 8 * 3, false},
+                         {"bf16 b1 h32:8 q1 k131072 d128 invariant splits=1", 8, true},
+                         {"bf16 b4 h32:8 q17 k4096 d128 causal invariant", 4 * 8 * 2 * 2, false},
+                         {"bf16 b1 h32:8 q16384 k16384 d128 causal invariant", 8 * 1024, true}}) {
+    SCOPED_TRACE(row.line);
+    const Problem problem = parse_problem(row.line);
+    const Step step = plan(problem, device_preset("h200")).steps[0];
+    ASSERT_EQ(step.family, &attention_decode);
+    const LaunchSpec spec = step.family->launch_spec({step.config, problem, AttentionParams()});
+    DecodeParams params;
+    ASSERT_EQ(spec.param_bytes(), sizeof params);
+    std::memcpy(&params, spec.params(), sizeof params);
+    EXPECT_EQ(params.units, row.units);
+    EXPECT_EQ(params.folds, row.folds);
+    EXPECT_EQ(spec.grid_x, std::min(row.units, 132u));
+  }
+}
+
+// The workspace of a class of lengths suffices for each call of the class.
+TEST(PlanGpu, InvariantWorkspacesSufficeForShorterCalls) {
+  std::mt19937 random(1);
+  const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random); };
+  for (int i = 0; i < 2000; ++i) {
+    const int64_t q = 1 + below(int64_t{1} << below(16)), k = 1 + below(int64_t{1} << below(21));
+    const std::string window = below(3) == 0 ? concat(" window=", below(9000), ",0") : "";
+    const Problem problem = parse_problem(concat("bf16 b", 1 + below(20), " h8:", 1 << below(4), " q", q, " k", k, " d",
+                                                 8 * (1 + below(32)), " causal invariant", window));
+    const Step step = plan(longest_of_class(problem), device_preset("h100")).steps[0];
+    ASSERT_EQ(step.family, &attention_decode);
+    const LaunchSpec spec = step.family->launch_spec({step.config, problem, AttentionParams()});
+    DecodeParams params;
+    std::memcpy(&params, spec.params(), sizeof params);
+    const size_t slots = params.folds ? 2 * size_t{spec.grid_x} : params.units,
+                 row = sizeof(float) * static_cast<size_t>(decode_row_floats(step.config.as<Sm80Config>()));
+    const size_t scratch = step.family->workspace_bytes(longest_of_class(problem), step.config),
+                 counters = step.family->counter_bytes(longest_of_class(problem), step.config);
+    EXPECT_LE(slots * static_cast<size_t>(params.slot_rows) * row, scratch) << to_string(problem);
+    EXPECT_LE(scratch, size_t{128} << 20) << to_string(problem);
+    const size_t tiles = params.folds ? 0 : params.units / params.parts.value;
+    EXPECT_LE(sizeof(unsigned) * (1 + tiles), counters) << to_string(problem);
+  }
 }
 
 // attention_sm90 can compute small problems, but the planner chooses attention_sm80 for them. The sentence names the

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "gpu_support.h"
 #include "runtime/gpu.h"
+#include "tests/cpu/random_schedules.h"
 
 namespace rapt::test {
 namespace {
@@ -64,6 +65,34 @@ TEST_F(GpuExact, InvariantRowsDependOnNothingElse) {
           EXPECT_EQ(alone.out.lse.at({0, 0, 0}), together.out.lse.at({b, h, i}));
         }
       }
+}
+
+// Sequences long enough for several parts of 2048 keys. A row has the same bits alone or in a batch, chunked or whole,
+// paged or dense.
+TEST_F(GpuExact, InvariantSchedules) {
+  const std::vector<ScheduleProblem> problems = {
+      {"bf16", " causal", 4, 1, 128, {9000, 700, 2500, 4097}, 600},
+      {"f16", " causal window=3000,0 sinks", 8, 2, 64, {6500, 100, 4096}, 300},
+      {"bf16", " causal softcap=20", 2, 2, 256, {5000, 2049}, 300},
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=head v_scales=head", 4, 1, 128, {7000, 300, 2048}, 400},
+      {"q=bf16 k=e4m3 v=e4m3", " causal k_scales=token v_scales=token", 4, 2, 64, {4500, 300}, 200},
+      {"q=f16 k=e4m3 v=e4m3", " causal k_scales=head v_scales=head", 2, 1, 256, {4500, 300}, 200},
+      {"bf16", "", 4, 2, 128, {5000, 2049}, 300},
+      {"bf16", " causal bias=bf16[b,h,q,k] mask=[b,h,q,k]", 2, 1, 128, {2500, 200}, 100},
+      {"f32", " causal", 2, 1, 64, {1500, 200}, 200}};
+  for (const ScheduleProblem& problem : problems) {
+    SCOPED_TRACE(concat(problem.dtypes, " d", problem.head_dim, problem.options));
+    RandomSchedules schedules(problem, 4, [](Call& call) { run_gpu(call); });
+    schedules.expect_same_bits(40);
+  }
+}
+
+// If the states of all parts would need too much memory, a CTA computes all parts of a tile. Such a long prompt must
+// have the bits of its chunks.
+TEST_F(GpuExact, InvariantPromptsWithManyTiles) {
+  RandomSchedules schedules({"bf16", " causal", 8, 8, 128, {9000, 8500}, 64, {16}}, 5,
+                            [](Call& call) { run_gpu(call); });
+  schedules.expect_same_bits(20);
 }
 
 // With a causal mask, keys after the diagonal make no difference.

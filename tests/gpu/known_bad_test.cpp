@@ -204,6 +204,7 @@ class GpuKnownBad : public GpuTest {
 
 TEST(KnownBadSource, EveryEditOccursOnce) {
   for (const Edit& edit : edits) EXPECT_NO_THROW(edited(edit)) << edit.name;
+  for (const Edit& edit : invariance_edits()) EXPECT_NO_THROW(edited(edit)) << edit.name;
 }
 
 // With RAPT_TEST_COMPILE=1 every edited source is compiled, without a GPU. It takes half a minute.
@@ -211,14 +212,16 @@ TEST(KnownBadSource, EveryEditCompiles) {
   const char* wanted = std::getenv("RAPT_TEST_COMPILE");
   if (wanted == nullptr || std::string(wanted) != "1") GTEST_SKIP() << "RAPT_TEST_COMPILE is not 1";
   Failures failures;
-  in_parallel(edits.size(), failures, [&](size_t i) {
-    const Problem problem = parse_problem(edits[i].line);
-    const Step step = plan_with(problem, device_preset("h100"), config_of(edits[i])).steps[0];
-    if (step.family != edits[i].family) failures.add(concat(edits[i].name, ": taken by ", step.family->name));
+  std::vector<Edit> every = edits;
+  every.insert(every.end(), invariance_edits().begin(), invariance_edits().end());
+  in_parallel(every.size(), failures, [&](size_t i) {
+    const Edit& edit = every[i];
+    const Step step = plan_with(parse_problem(edit.line), device_preset("h100"), config_of(edit)).steps[0];
+    if (step.family != edit.family) failures.add(concat(edit.name, ": taken by ", step.family->name));
     jit::compile({.unit = step.family->unit(step.config).text,
                   .arch = "sm_90a",
-                  .label = edits[i].name,
-                  .files = {{edits[i].file, edited(edits[i])}}});
+                  .label = edit.name,
+                  .files = {{edit.file, edited(edit)}}});
   });
   failures.report();
 }
@@ -247,6 +250,18 @@ TEST_F(GpuKnownBad, EveryDefectFailsItsCheck) {
       failures.add(concat(edit.name, " passes ", result.command, " --device cuda:0"));
   });
   failures.report();
+}
+
+TEST_F(GpuKnownBad, SchedulesFindDefectsOfInvariance) {
+  const auto differing_rows = [](rapt_context* context) {
+    RandomSchedules schedules(invariance_schedules(), 3, [=](Call& call) { run_gpu(call, context); });
+    return schedules.differing_rows(40);
+  };
+  const std::string config = config_of(invariance_edits().front());
+  EXPECT_EQ(differing_rows(make_context({.config = config}).get()), 0);
+  for (const Edit& edit : invariance_edits())
+    EXPECT_GT(differing_rows(make_context({.files = {{edit.file, edited(edit)}}, .config = config}).get()), 0)
+        << edit.name;
 }
 
 }  // namespace rapt::test

@@ -94,8 +94,8 @@ TEST_F(GpuShape, ShortAndLongProblems) {
   expect_pass(jobs);
 }
 
-// Tests, on small problems, the tiles for problems that fill the GPU. With `invariant` the planner uses only these
-// tiles.
+// Tests, on small problems, the tiles of attention_sm80 for problems that fill the GPU: with `invariant` it has only
+// these. And the tiles that the planner chooses for `invariant`.
 TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
   std::vector<Job> jobs;
   for (int n = 1; n <= 300; n += n < 40 ? 1 : 7)
@@ -106,6 +106,7 @@ TEST_F(GpuShape, TilesOfLongProblemsAtEveryLength) {
     jobs.push_back({concat("f16 b1 h2 q", q, " k150 d64 causal invariant")});
   for (int d = 8; d <= 256; d += 8) jobs.push_back({concat("f16 b1 h2 q70 k150 d", d, " invariant")});
   expect_pass(jobs);
+  expect_pass(jobs, make_context({.config = "family=attention_sm80"}).get());
 }
 
 // Tiles that the planner does not choose now, but that tuning could choose.

@@ -37,6 +37,12 @@ struct DecodePlanConfig : Sm80Config {
   bool operator==(const DecodePlanConfig&) const = default;
 };
 
+// `invariant`: the keys of a part. More parts let more CTAs share a sequence; each part costs a start of the pipeline
+// and a merge. Not measured.
+constexpr int invariant_part_keys = 2048;
+// `invariant`: if the partial states of all parts of all tiles need more bytes, one CTA computes all parts of a tile.
+constexpr int64_t most_state_bytes = int64_t{128} << 20;
+
 constexpr ConfigField config_fields[] = {
     config_field<DecodePlanConfig, &DecodePlanConfig::q>("q"),
     config_field<DecodePlanConfig, &DecodePlanConfig::k>("k"),
@@ -45,6 +51,7 @@ constexpr ConfigField config_fields[] = {
     config_field<DecodePlanConfig, &DecodePlanConfig::head_dim>("head_dim"),
     config_field<DecodePlanConfig, &DecodePlanConfig::head_dim_v>("head_dim_v"),
     config_field<DecodePlanConfig, &DecodePlanConfig::packs_heads>("packs_heads"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::part_keys>("part_keys", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::block_m, 16, 32, 64>("block_m", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::block_n, 16, 32, 64>("block_n", ConfigRole::tunable),
     config_field<DecodePlanConfig, &DecodePlanConfig::warps_m, 1, 2, 4>("warps_m", ConfigRole::tunable),
@@ -75,6 +82,17 @@ constexpr ConfigField config_fields[] = {
 };
 constexpr ConfigType config_table = config_type<DecodePlanConfig>("Sm80Config", config_fields);
 
+// With `invariant`, this kernel computes all lengths, because another kernel would give other bits. Only calls with
+// outputs of more than 32 GB for each KV head, or 512 GB in total, can break these rules.
+bool accepts_invariant(const Problem& p, std::string* why) {
+  const int64_t rows = p.seqlen_q * p.group(), tiles = p.batch * p.heads_k * ceil_div(rows, 16);
+  if (rows > INT32_MAX)
+    return refuse(name, why, "seqlen_q * heads_q / heads_k = ", rows, ": must be at most ", INT32_MAX);
+  if (tiles > INT32_MAX / 2)
+    return refuse(name, why, "tiles of 16 rows: at most ", INT32_MAX / 2, " are possible, and the call has ", tiles);
+  return true;
+}
+
 bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (has_tf32(p))
@@ -85,7 +103,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
     return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be at most ", largest_dim);
   if (!accepts_formats(name, p, why) || !accepts_dims(name, p, device, why) || !accepts_layouts(name, p, why))
     return false;
-  if (p.invariant) return refuse(name, why, "invariant: the division of the keys among CTAs depends on all lengths");
+  if (p.invariant) return accepts_invariant(p, why);
   if (p.splits == 1) return refuse(name, why, "splits=1: the keys are divided among CTAs");
   if (p.seqlen_q * p.group() > most_rows)
     return refuse(name, why, "seqlen_q * heads_q / heads_k = ", p.seqlen_q * p.group(), ": must be at most ",
@@ -96,16 +114,40 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return true;
 }
 
+// Returns the smallest block_n.
+int least_block_n(const Sm80Config& a) { return is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16; }
+
+// With `invariant`, tiles depend only on head dims, dtypes, operations on scores and the GPU. In particular, they do
+// not depend on masks and pages. Decoding uses few of the 64 rows; then the time is still that of loading the keys. A
+// warp has 16 rows, and its registers limit block_n.
+void choose_invariant_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
+  const auto dim = std::max(p.head_dim, p.head_dim_v);
+  a.part_keys = invariant_part_keys;
+  a.warps_n = 2, a.warps_m = 4;
+  a.block_n = dim <= 64 || (dim <= 128 && a.k_descale_block != 1 && a.v_descale_block != 1) ? 64 : 32;
+  a.q_in_registers = p.head_dim <= 128;
+  a.min_blocks = 1;
+  const auto fits = [&](int stages) {
+    a.stages = stages, a.block_m = 16 * a.warps_m;
+    Sm80Config with_pages = a;
+    with_pages.paged = true;
+    return smem_bytes(with_pages) <= device.smem_per_block;
+  };
+  while (a.block_n > least_block_n(a) && !fits(2)) a.block_n /= 2;
+  while (a.warps_m > 1 && !fits(1)) a.warps_m /= 2;
+  fits(3) || fits(2) || fits(1);
+}
+
 // A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with
 // four warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
+  if (p.invariant) return choose_invariant_tiles(p, device, a);
   const int64_t rows = p.seqlen_q * p.group();
   a.block_m = rows <= 16 ? 16 : 32;
   a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
   a.min_blocks = 1;
-  const Sm80Layout layout(a);
-  const int least = layout.k_codes || layout.v_codes ? 32 : 16;
+  const int least = least_block_n(a);
   a.block_n = a.block_m == 16 ? 64 : std::max(p.head_dim, p.head_dim_v) <= 128 ? 32 : least;  // by the registers
   const auto fits = [&](int stages) {
     a.stages = stages;
@@ -119,6 +161,7 @@ void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
 // Returns whether attention_decode is faster than the families that would compute the problem otherwise. The limits
 // were found on an H200 (docs/lab-notebook.md). Other GPUs were not measured.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
+  if (p.invariant) return true;  // lengths must not change the kernel
   const TypicalLengths lengths = TypicalLengths::of(p);
   const auto no = [&](const char* faster, const auto&... parts) {
     return refuse(name, why, parts..., ": ", faster, " is faster");
@@ -154,12 +197,46 @@ KernelConfig configure(const Problem& p, const Device& device) {
 
 int64_t row_tiles(const Problem& p, const DecodePlanConfig& c) { return ceil_div(p.seqlen_q * p.group(), c.block_m); }
 
-size_t workspace_bytes(const Problem&, const KernelConfig& config) {
-  const auto& c = config.as<DecodePlanConfig>();
-  return size_t{2} * static_cast<size_t>(c.ctas()) * sizeof(float) * static_cast<size_t>(decode_slot_floats(c));
+int64_t all_tiles(const Problem& p, const DecodePlanConfig& c) { return p.batch * p.heads_k * row_tiles(p, c); }
+
+// Returns the rows of a slot. If a sequence has few rows, the slots of an `invariant` call have only these.
+int64_t slot_rows(const Problem& p, const DecodePlanConfig& c) {
+  return c.part_keys == 0 ? c.block_m : std::clamp<int64_t>(p.seqlen_q * p.group(), 1, c.block_m);
 }
+int64_t row_bytes(const DecodePlanConfig& c) { return int64_t{sizeof(float)} * decode_row_floats(c); }
+int64_t slot_bytes(const Problem& p, const DecodePlanConfig& c) { return slot_rows(p, c) * row_bytes(c); }
+
+// Returns an upper bound of the parts of a tile with `invariant`.
+int64_t most_parts(const Problem& p, const DecodePlanConfig& c) {
+  const int64_t parts = std::max<int64_t>(1, ceil_div(p.seqlen_k, c.part_keys));
+  const PositionMask& mask = p.position_mask;
+  const int64_t right = mask.causal != Causal::none ? 0 : mask.window_right;
+  if (mask.window_left < 0 || right < 0 || mask.window_left + right > p.seqlen_k) return parts;
+  // The first and the last key that a tile sees are at most so many keys apart. They can lie anywhere in their parts.
+  const int64_t keys = c.block_m + mask.window_left + right;
+  return std::min(parts, ceil_div(keys, c.part_keys) + 1);
+}
+// Returns whether each part of a tile has its own CTA (FixedParts).
+bool divides_parts(const Problem& p, const DecodePlanConfig& c) {
+  return p.splits != 1 && all_tiles(p, c) * slot_bytes(p, c) <= most_state_bytes / most_parts(p, c);
+}
+
+// If a shorter call of the class divides the parts, it needs at most most_state_bytes, and no more than these lengths
+// would need.
+size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
+  const auto& c = config.as<DecodePlanConfig>();
+  const int64_t of_ctas = 2 * c.ctas() * slot_bytes(p, c);
+  if (c.part_keys == 0) return static_cast<size_t>(of_ctas);
+  const int64_t of_parts =
+      divides_parts(p, c) ? all_tiles(p, c) * most_parts(p, c) * slot_bytes(p, c) : most_state_bytes;
+  return static_cast<size_t>(std::max(of_ctas, of_parts));
+}
+// Counters: arrivals at each tile whose parts are divided; with `invariant` also the number of the next unit.
 size_t counter_bytes(const Problem& p, const KernelConfig& config) {
-  return static_cast<size_t>(p.batch * p.heads_k * row_tiles(p, config.as<DecodePlanConfig>())) * sizeof(unsigned);
+  const auto& c = config.as<DecodePlanConfig>();
+  const int64_t tiles = all_tiles(p, c);
+  const int64_t counters = c.part_keys == 0 ? tiles : 1 + std::min(tiles, most_state_bytes / row_bytes(c));
+  return static_cast<size_t>(counters) * sizeof(unsigned);
 }
 
 KernelUnit unit(const KernelConfig& config) {
@@ -177,6 +254,12 @@ void check_config(const ConfigChange& change) {
   require_range("warps_n", c.warps_n, 2, 16);
   require_range("stages", c.stages, 1, 16);
   require_range("min_blocks", c.min_blocks, 1, 16);
+  if (c.part_keys != 0 && !change.problem.invariant)
+    bad_config("part_keys", c.part_keys, "must be 0 without invariant");
+  if (change.problem.invariant) {
+    require_range("part_keys", c.part_keys, 1, 1 << 24);
+    require_multiple("part_keys", c.part_keys, c.cta_block_n());
+  }
   if (c.programmatic && arch_number(change.device.arch) < 90)
     bad_config("programmatic", 1, "must be 0 on ", change.device.arch, ", because it needs sm_90 or newer");
   if (change.own_text) check_mma_tiles(c);
@@ -185,23 +268,37 @@ void check_config(const ConfigChange& change) {
       {c.threads(), smem_bytes(c), c.min_blocks, {"warps_m", "warps_n"}, {"block_m", "block_n", "warps_n", "stages"}});
 }
 
+// Sets the division of the work of an `invariant` call. Returns the number of CTAs.
+unsigned divide_at_fixed_places(DecodeParams& params, const Problem& p, const DecodePlanConfig& c) {
+  params.folds = !divides_parts(p, c);
+  params.parts = FastDivmod::by(params.folds ? 1u : static_cast<unsigned>(most_parts(p, c)));
+  params.units = static_cast<unsigned>(all_tiles(p, c)) * params.parts.value;
+  params.next_unit = params.arrivals++;
+  params.slot_rows = static_cast<int>(slot_rows(p, c));
+  return std::min(params.units, static_cast<unsigned>(c.ctas()));
+}
+
+// Divides the work of other calls. Returns the number of CTAs.
+unsigned divide_evenly(DecodeParams& params, const Problem& p, const DecodePlanConfig& c) {
+  const int64_t tiles = all_tiles(p, c), blocks = ceil_div(p.seqlen_k, c.cta_block_n());
+  // A tile whose range of the line has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
+  if (p.splits > 1) params.least_blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(blocks, p.splits - 1)));
+  if (params.sm80.attention.has_lists())
+    return static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas()));
+  return divide_equal_tiles(params, c, static_cast<unsigned>(tiles), static_cast<unsigned>(c.ctas()),
+                            p.splits > 0 ? static_cast<unsigned>(std::min<int64_t>(p.splits, INT32_MAX)) : UINT32_MAX);
+}
+
 LaunchSpec launch_spec(const StepCall& call) {
   const Problem& p = call.problem;
   const auto& c = call.config.as<DecodePlanConfig>();
-  const int64_t tiles = p.batch * p.heads_k * row_tiles(p, c), blocks = ceil_div(p.seqlen_k, c.cta_block_n());
   DecodeParams params;
   params.sm80.attention = call.params;
   params.slots = static_cast<float*>(call.workspace.scratch);
   params.arrivals = static_cast<unsigned*>(call.workspace.counters);
   params.row_tiles = FastDivmod::by(static_cast<unsigned>(std::max<int64_t>(1, row_tiles(p, c))));
   params.heads_k = FastDivmod::by(static_cast<unsigned>(std::max<int64_t>(1, p.heads_k)));
-  // A tile whose range of the line has n blocks, in parts of at least m blocks, has at most ceil(n / m) + 1 parts.
-  if (p.splits > 1) params.least_blocks = static_cast<int>(std::max<int64_t>(1, ceil_div(blocks, p.splits - 1)));
-  unsigned ctas = static_cast<unsigned>(std::min<int64_t>(tiles * std::max<int64_t>(blocks, 1), c.ctas()));
-  if (!call.params.has_lists())
-    ctas =
-        divide_equal_tiles(params, c, static_cast<unsigned>(tiles), static_cast<unsigned>(c.ctas()),
-                           p.splits > 0 ? static_cast<unsigned>(std::min<int64_t>(p.splits, INT32_MAX)) : UINT32_MAX);
+  const unsigned ctas = c.part_keys > 0 ? divide_at_fixed_places(params, p, c) : divide_evenly(params, p, c);
   LaunchSpec spec(params);
   spec.grid_x = ctas;
   spec.programmatic = c.programmatic;

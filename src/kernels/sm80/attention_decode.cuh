@@ -6,7 +6,8 @@
 // - If several CTAs compute a tile, each writes a partial state. The last one to arrive merges them, in an order that
 //   depends only on their number. So the result does not depend on the order of arrival (Flash-Decoding, with the merge
 //   in the same kernel).
-// Device only.
+// With part_keys > 0 (`invariant`) it takes any number of query rows, and divides the keys at fixed places
+// (FixedParts). Device only.
 #pragma once
 
 #include "attention_sm80.cuh"
@@ -29,7 +30,8 @@ struct DecodeAttention : AttentionSm80<cfg> {
       : Base(all.sm80, smem_address, thread_index), params(all) {}
 
   // Runs one pass over the CTA's part of a tile. Returns whether another pass is needed (NanPass).
-  bool run(const DecodeWork& work, NanPass pass) {
+  template <class Work>
+  bool run(const Work& work, NanPass pass) {
     begin_tile(work);
     Base::prologue();
     if (pass == normal) griddepcontrol_launch_dependents<cfg.programmatic>();
@@ -42,13 +44,24 @@ struct DecodeAttention : AttentionSm80<cfg> {
     const CtaEpilogue epilogue{p, cta, pass};
     epilogue.stage_rows(softmax, o);
     const float v_scale = epilogue.v_descale();
-    const float nan_if_nonfinite = epilogue.combine_staged(softmax, [&](int row, int chunk, auto& sums) {
-      if (work.parts.count > 1) {
-        store_part(work.parts.slot(blockIdx.x - work.parts.first_cta), row, chunk, sums, pass);
+    const auto store = [&](int row, int chunk, auto& sums) {
+      if (work.parts.is_stored(work.part)) {
+        store_part(work.parts.slot(work.part), row, chunk, sums, pass);
         return;
       }
       if (pass != count_non_finite) epilogue.finish_chunk(row, chunk, v_scale, sums);
       epilogue.store_8(cta.first_row + row, chunk, sums.o);
+    };
+    const float nan_if_nonfinite = epilogue.combine_staged(softmax, [&](int row, int chunk, auto& sums) {
+      if constexpr (cfg.part_keys > 0) {
+        if (work.parts.folds && work.part > 0 && pass != count_non_finite) {
+          MergedRow all(load_part(work.parts.slot(work.part - 1), row, chunk));  // stored by this CTA
+          all.add_next(sums);
+          store(row, chunk, all);
+          return;
+        }
+      }
+      store(row, chunk, sums);
     });
     if (!cfg.masks_differ_by_row() || pass == count_non_finite) return false;
     const bool any = __syncthreads_or(nan_if_nonfinite != 0.0f);
@@ -56,7 +69,8 @@ struct DecodeAttention : AttentionSm80<cfg> {
   }
 
   // Sets the members that describe the tile and the CTA's keys.
-  void begin_tile(const DecodeWork& work) {
+  template <class Work>
+  void begin_tile(const Work& work) {
     const Sequence& sequence = work.sequence;
     cta.batch = work.batch, cta.head_k = work.head_k, cta.head = work.head_k * static_cast<int>(p.by_group.value);
     cta.first_row = work.row_tile * cfg.block_m, cta.seqlen_q = decode_rows(sequence, p.by_group);
@@ -70,7 +84,8 @@ struct DecodeAttention : AttentionSm80<cfg> {
   }
 
   float* slot_row(unsigned slot, int row) const {
-    return params.slots + static_cast<index_t>(slot) * decode_slot_floats(cfg) + row * decode_row_floats(cfg);
+    const int rows = cfg.part_keys > 0 ? params.slot_rows : cfg.block_m;
+    return params.slots + (static_cast<index_t>(slot) * rows + row) * decode_row_floats(cfg);
   }
 
   // Writes 8 channels of a partial state. The thread of chunk 0 also writes the row's statistics. In the third pass the
@@ -91,8 +106,9 @@ struct DecodeAttention : AttentionSm80<cfg> {
 
   // Merges the parts of a tile, which are all in the workspace, and stores the rows. A warp takes one row at a time.
   // Its lanes divide the channels, in chunks of 8, and also the parts.
-  static constexpr int part_groups = chunks > 16 ? 1 : chunks > 8 ? 2 : chunks > 4 ? 4 : 8;
-  void merge(const DecodeWork& work) {
+  static constexpr int part_groups = cfg.part_keys > 0 || chunks > 16 ? 1 : chunks > 8 ? 2 : chunks > 4 ? 4 : 8;
+  template <class Work>
+  void merge(const Work& work) {
     begin_tile(work);
     const CtaEpilogue epilogue{p, cta, normal};
     const float v_scale = epilogue.v_descale();
@@ -115,6 +131,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
   struct MergedRow : CtaEpilogue::WarpsResult {
     using State = typename CtaEpilogue::WarpsResult;
     MergedRow() : State{minus_infinity, 0.0f, 0.0f, {}} {}
+    explicit MergedRow(const State& part) : State(part) {}
 
     float factor(float from) const {
       return from == this->row_max ? 1.0f : Softmax::rescale_factor(from, this->row_max, this->scale_log2);
@@ -134,18 +151,24 @@ struct DecodeAttention : AttentionSm80<cfg> {
 #pragma unroll
       for (int j = 0; j < 8; ++j) this->o[j] = fmaf(by, part.o[j], this->o[j]);
     }
+    // Adds the part after the parts that this state has. Adding a part without visible keys, or adding a part to such a
+    // state, changes no bit of the other.
+    void add_next(const State& part) {
+      raise_max(part.row_max);
+      add(part);
+    }
     void add_from_lane(int lane) {
       State other{__shfl_sync(~0u, this->row_max, lane), __shfl_sync(~0u, this->row_sum, lane), 0.0f, {}};
 #pragma unroll
       for (int j = 0; j < 8; ++j) other.o[j] = __shfl_sync(~0u, this->o[j], lane);
-      raise_max(other.row_max);
-      add(other);
+      add_next(other);
     }
   };
 
   // Merges the parts group, group + part_groups, and so on. The loads of several parts are issued together: their
   // latency would dominate the merge.
-  MergedRow merged_parts(const TileParts& parts, int group, int row, int chunk) const {
+  template <class Parts>
+  MergedRow merged_parts(const Parts& parts, int group, int row, int chunk) const {
     constexpr int together = threads * cfg.min_blocks > 384 ? 4 : 8;  // as many as the registers allow
     MergedRow all;
 #pragma unroll 1
@@ -160,12 +183,17 @@ struct DecodeAttention : AttentionSm80<cfg> {
       for (int i = 1; i < together; ++i)
         if (first + static_cast<unsigned>(i * part_groups) >= parts.count) part[i] = MergedRow();
       all.scale_log2 = part[0].scale_log2;
-      float row_max = part[0].row_max;
+      if constexpr (cfg.part_keys > 0) {
 #pragma unroll
-      for (int i = 1; i < together; ++i) row_max = fmaxf(row_max, part[i].row_max);
-      all.raise_max(row_max);
+        for (int i = 0; i < together; ++i) all.add_next(part[i]);
+      } else {
+        float row_max = part[0].row_max;
 #pragma unroll
-      for (int i = 0; i < together; ++i) all.add(part[i]);
+        for (int i = 1; i < together; ++i) row_max = fmaxf(row_max, part[i].row_max);
+        all.raise_max(row_max);
+#pragma unroll
+        for (int i = 0; i < together; ++i) all.add(part[i]);
+      }
     }
     return all;
   }
@@ -205,8 +233,8 @@ void attention_decode(const DecodeParams& params) {
   RAPT_TRACE_BEGIN("prologue");
   extern __shared__ __align__(1024) char decode_memory[];
   if (params.sm80.attention.has_lists()) griddepcontrol_wait<cfg.programmatic>();
-  DecodeWalk<cfg> walk(params);
-  DecodeWork work = walk.start(shared_address(decode_memory));
+  typename WalkOf<cfg>::Type walk(params);
+  auto work = walk.start(shared_address(decode_memory));
   griddepcontrol_wait<cfg.programmatic>();
   if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows<cfg>(params.sm80.attention);
   while (work.blocks > 0) {
@@ -217,8 +245,8 @@ void attention_decode(const DecodeParams& params) {
       again = attention.run(work, static_cast<NanPass>(pass));
     }
     RAPT_TRACE("arrive", 0);
-    const unsigned parts = work.parts.count;
-    if (parts > 1 && is_last_arrival(params.arrivals + walk.tile_number(work), parts)) {
+    const unsigned parts = work.parts.to_merge();
+    if (parts > 1 && is_last_arrival(params.arrivals + tile_number(params, work), parts)) {
       RAPT_TRACE("merge", 0);
       DecodeAttention<cfg>(params, shared_address(decode_memory), threadIdx.x).merge(work);
     }

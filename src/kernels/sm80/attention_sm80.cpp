@@ -158,10 +158,13 @@ KernelConfig configure(const Problem& p, const Device& device) {
   Sm80PlanConfig a{
       std::ranges::find_if(sm80_tuned_rows, [&](const Sm80TunedRow& row) { return row.applies(traits); })->tiles};
   configure_variant(p, device, a);
+  const bool paged = a.paged;
+  a.paged = paged || p.invariant;  // with `invariant`, pages must not change the tiles
   // The offsets of paged rows need registers. With blocks of 64 keys, kernels for head_dim 128 spilled.
   if (a.paged && !a.causal_or_local && a.block_m == 32 * a.warps_m && a.block_n == 64) a.block_n = 48;
   a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
   a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
+  a.paged = paged;
   a.octets = can_load_octets(p) && !a.wide() && a.block_n % 32 == 0;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};

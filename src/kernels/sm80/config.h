@@ -16,6 +16,9 @@ struct Sm80Config : AttentionVariant {
   // attention_decode: the rows of all query heads of a KV head share a tile. Row r of such a group of n heads is query
   // r / n of head `first + r % n`. All counts of rows are counts of such rows.
   bool packs_heads = false;
+  // attention_decode with `invariant`: the keys of a sequence are divided into parts of this many keys, from key 0 on.
+  // A multiple of cta_block_n(). 0: not `invariant`, so the number of CTAs determines the parts.
+  int part_keys = 0;
 
   // One FMA inside exp2 applies the scale: exp2(s * c - m * c), c = scale * log2(e). This is possible only if the scale
   // is positive, and nothing but masks follows it. With a soft cap, the FMA multiplies by the cap instead.

@@ -36,15 +36,30 @@ struct TileParts {
   // Returns the number of part i's slot. A CTA has two slots: for the tile in which its range begins, and for the tile
   // in which its range ends.
   constexpr unsigned slot(unsigned i) const { return 2 * (first_cta + i) + (i == 0 && begins_inside ? 1 : 0); }
+  constexpr bool is_stored(unsigned) const { return count > 1; }
+  // Returns the number of CTAs whose partial states the last CTA merges.
+  constexpr unsigned to_merge() const { return count; }
+};
+
+// The parts of a tile with part_keys > 0. Part i has the keys from number (first + i) * part_keys on. Either each part
+// has a CTA, which writes a partial state to the workspace, and the last CTA merges the states. Or one CTA computes all
+// parts and merges each part with the parts before it (`folds`): it needs two slots, in turns. Both merge in the order
+// of the keys, with the same arithmetic, so they give the same bits.
+struct FixedParts {
+  unsigned first_slot, count;
+  bool folds;
+
+  constexpr unsigned slot(unsigned i) const { return first_slot + (folds ? i % 2 : i); }
+  constexpr bool is_stored(unsigned i) const { return folds ? i + 1 < count : count > 1; }
+  constexpr unsigned to_merge() const { return folds ? 1 : count; }
 };
 
 // A partial state: for each row of the tile, the sums of its output, then row_max, row_sum and scale_log2.
 constexpr int decode_row_floats(const Sm80Config& c) { return c.head_dim_v + 4; }
-constexpr int decode_slot_floats(const Sm80Config& c) { return c.block_m * decode_row_floats(c); }
 
 struct DecodeParams {
   Sm80Params sm80;               // the scheduler is not used
-  float* slots = nullptr;        // two for each CTA
+  float* slots = nullptr;        // two for each CTA, or FixedParts
   unsigned* arrivals = nullptr;  // for each tile; they are 0 between launches
   FastDivmod row_tiles;          // of the longest sequence
   FastDivmod heads_k;
@@ -53,6 +68,12 @@ struct DecodeParams {
   FastDivmod parts, part_blocks;
   Sequence sequence{};   // each sequence
   int least_blocks = 1;  // BlockLine::of
+  // With part_keys > 0: a unit of work is a part of a tile, or a whole tile (`folds`). A tile has `parts` units, also
+  // if it has fewer parts: the other units are empty. The CTAs take units from a counter, which is 0 between launches.
+  unsigned units = 0;
+  unsigned* next_unit = nullptr;
+  bool folds = false;
+  int slot_rows = 0;  // the rows of a slot
 };
 
 // Returns the number of rows of a sequence, and of its row tiles. group: the query heads of a KV head.

@@ -1,6 +1,6 @@
 // DecodeWalk: which tiles of attention_decode a CTA computes, and which part of their keys. If all sequences have the
 // same lengths, the host has divided the keys. Otherwise the CTA finds its range of the line of all blocks (BlockLine).
-// Device only.
+// FixedPartsWalk does the same for `invariant` calls. Device only.
 #pragma once
 
 #include "decode.h"
@@ -9,14 +9,27 @@
 namespace rapt {
 
 // A tile of query rows, and the part of its blocks of keys that a CTA computes.
-struct DecodeWork {
+template <class Parts>
+struct PartWork {
   Sequence sequence{};
   int batch = 0, head_k = 0, row_tile = 0;
-  unsigned first_block = 0;  // the number of the tile's first block in the line of all blocks
-  int blocks = 0;            // of the tile
-  int from = 0, count = 0;   // the CTA's blocks, counted in the tile
-  TileParts parts{};         // the CTAs of the tile
+  // The number of the tile's first block: in the line of all blocks, or with part_keys > 0 in the sequence.
+  unsigned first_block = 0;
+  int blocks = 0;           // of the tile
+  int from = 0, count = 0;  // the CTA's blocks, counted in the tile
+  Parts parts{};            // the parts of the tile
+  unsigned part = 0;        // the number of the CTA's part
 };
+using DecodeWork = PartWork<TileParts>;
+using FixedWork = PartWork<FixedParts>;
+
+// Returns the number of a tile among the tiles of all sequences and heads.
+template <class Parts>
+inline unsigned tile_number(const DecodeParams& params, const PartWork<Parts>& work) {
+  return (static_cast<unsigned>(work.batch) * params.heads_k.value + static_cast<unsigned>(work.head_k)) *
+             params.row_tiles.value +
+         static_cast<unsigned>(work.row_tile);
+}
 
 // Finds the work of a CTA.
 template <const Sm80Config& cfg>
@@ -49,10 +62,6 @@ struct DecodeWalk {
     limit(work);
     return true;
   }
-  unsigned tile_number(const DecodeWork& work) const {
-    return static_cast<unsigned>(work.batch * heads_k + work.head_k) * params.row_tiles.value +
-           static_cast<unsigned>(work.row_tile);
-  }
 
  private:
   int row_tiles(const Sequence& s) const { return decode_row_tiles(s, p.by_group, cfg); }
@@ -76,7 +85,8 @@ struct DecodeWalk {
     work.row_tile = static_cast<int>(tile - head * params.row_tiles.value);
     const int blocks = blocks_of(work.sequence, work.row_tile);
     work.parts = {tile * params.parts.value, params.part_blocks.quotient(static_cast<unsigned>(blocks - 1)) + 1, false};
-    work.from = static_cast<int>((blockIdx.x - work.parts.first_cta) * each);
+    work.part = blockIdx.x - work.parts.first_cta;
+    work.from = static_cast<int>(work.part * each);
     work.count = blocks - work.from < static_cast<int>(each) ? blocks - work.from : static_cast<int>(each);
     work.blocks = work.count > 0 ? blocks : 0;
     return work;
@@ -141,7 +151,92 @@ struct DecodeWalk {
     work.from = begin > 0 ? begin : 0;
     work.count = (end < work.blocks ? end : work.blocks) - work.from;
     work.parts = TileParts::of(line, work.first_block, static_cast<unsigned>(work.blocks));
+    work.part = blockIdx.x - work.parts.first_cta;
   }
+};
+
+// Finds the work of a CTA with part_keys > 0. The tiles of a head are consecutive, so that its keys stay in L2. Its
+// last rows come first, because they see the most keys under a causal mask.
+template <const Sm80Config& cfg>
+struct FixedPartsWalk {
+  static constexpr unsigned part_blocks = static_cast<unsigned>(cfg.part_keys / cfg.cta_block_n());
+  static_assert(cfg.part_keys % cfg.cta_block_n() == 0, "parts are whole blocks of keys");
+  const DecodeParams& params;
+  unsigned unit = 0, smem = 0;
+
+  explicit FixedPartsWalk(const DecodeParams& all) : params(all) {}
+
+  // As in DecodeWalk.
+  FixedWork start(unsigned smem_address) {
+    unit = blockIdx.x, smem = smem_address;
+    FixedWork work;
+    if (!find(work)) work.blocks = 0;
+    return work;
+  }
+  bool advance(FixedWork& work) {
+    if (work.parts.folds && work.part + 1 < work.parts.count) {
+      set_part(work, work.part + 1);
+      return true;
+    }
+    take_unit();
+    return find(work);
+  }
+
+ private:
+  // Finds the first unit with work, from the CTA's current unit on.
+  bool find(FixedWork& work) {
+    for (; unit < params.units; take_unit())
+      if (has_work(work)) return true;
+    return false;
+  }
+
+  // The first units belong to the CTAs with the same numbers. Each later unit is taken from the counter. Each CTA also
+  // takes one number after the last unit. So `units` numbers are taken, and the counter returns to 0.
+  void take_unit() {
+    griddepcontrol_wait<cfg.programmatic>();  // the previous kernel can use the same counter
+    __syncthreads();
+    if (threadIdx.x == 0) store_shared(smem, gridDim.x + atomic_inc_acq_rel(params.next_unit, params.units - 1));
+    __syncthreads();
+    unit = load_shared(smem);
+    __syncthreads();  // the tile takes this place
+  }
+
+  // Sets `work` to the CTA's unit. Returns false if the unit is empty.
+  bool has_work(FixedWork& work) const {
+    const AttentionParams& p = params.sm80.attention;
+    const unsigned tile = params.parts.quotient(unit), index = unit - tile * params.parts.value,
+                   head = params.row_tiles.quotient(tile), batch = params.heads_k.quotient(head);
+    work.sequence = sequence_of(p, batch);
+    work.batch = static_cast<int>(batch), work.head_k = static_cast<int>(head - batch * params.heads_k.value);
+    work.row_tile = static_cast<int>((head + 1) * params.row_tiles.value - 1 - tile);
+    if (work.row_tile >= decode_row_tiles(work.sequence, p.by_group, cfg)) return false;
+    work.first_block =
+        static_cast<unsigned>(keys_of_row_tile(p, work.sequence, work.row_tile, cfg).first(cfg.cta_block_n()));
+    work.blocks = blocks_of_tile(p, work.sequence, work.row_tile, cfg);
+    const unsigned last = work.first_block + static_cast<unsigned>(work.blocks) - 1,
+                   count = last / part_blocks - work.first_block / part_blocks + 1;
+    work.parts = {params.folds ? 2 * blockIdx.x : tile * params.parts.value, count, params.folds};
+    if (index >= count) return false;
+    set_part(work, index);
+    return true;
+  }
+
+  static void set_part(FixedWork& work, unsigned part) {
+    const unsigned begin = (work.first_block / part_blocks + part) * part_blocks, end = begin + part_blocks,
+                   past = work.first_block + static_cast<unsigned>(work.blocks);
+    work.part = part;
+    work.from = begin > work.first_block ? static_cast<int>(begin - work.first_block) : 0;
+    work.count = static_cast<int>((end < past ? end : past) - work.first_block) - work.from;
+  }
+};
+
+template <const Sm80Config& cfg, bool fixed_parts = (cfg.part_keys > 0)>
+struct WalkOf {
+  using Type = DecodeWalk<cfg>;
+};
+template <const Sm80Config& cfg>
+struct WalkOf<cfg, true> {
+  using Type = FixedPartsWalk<cfg>;
 };
 
 }  // namespace rapt
