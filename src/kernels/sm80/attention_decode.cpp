@@ -79,6 +79,10 @@ constexpr ConfigField config_fields[] = {
     config_field<DecodePlanConfig, &DecodePlanConfig::v_channel_descales>("v_channel_descales"),
     config_field<DecodePlanConfig, &DecodePlanConfig::key_mean>("key_mean"),
     config_field<DecodePlanConfig, &DecodePlanConfig::promotion_interval>("promotion_interval"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::k_piece>("k_piece", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v_piece>("v_piece", ConfigRole::tunable),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v_slice>("v_slice"),
+    config_field<DecodePlanConfig, &DecodePlanConfig::v_in_k>("v_in_k"),
 };
 constexpr ConfigType config_table = config_type<DecodePlanConfig>("Sm80Config", config_fields);
 
@@ -99,8 +103,9 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
     return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
                   ": products of f32 tensors, and of f16 beside bf16, are not supported");
   if (p.acc != AccMode::f32) return refuse(name, why, "acc: sums are in f32");
-  if (has_wide_dims(p))
-    return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be at most ", largest_dim);
+  if (has_wide_dims(p) && p.invariant)
+    return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, " with invariant: must be at most ",
+                  largest_dim);
   if (!accepts_formats(name, p, why) || !accepts_dims(name, p, device, why) || !accepts_layouts(name, p, why))
     return false;
   if (p.invariant) return accepts_invariant(p, why);
@@ -138,10 +143,31 @@ void choose_invariant_tiles(const Problem& p, const Device& device, DecodePlanCo
   fits(3) || fits(2) || fits(1);
 }
 
+// Head dims above 256. If V is a part of K and whole blocks of K fit, the keys are loaded once. Otherwise K and V
+// arrive in pieces. More rows share the work for the keys, but need more registers: a warp has 16 rows.
+void choose_wide_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
+  const int64_t rows = p.seqlen_q * p.group();
+  const struct {
+    int64_t least_rows;
+    int warps_m, warps_n, stages;
+  } whole[] = {{33, 4, 2, 3}, {33, 4, 2, 2}, {17, 2, 4, 2}, {0, 1, 4, 2}, {0, 2, 2, 2}};
+  a.block_n = 16, a.v_slice = largest_wide_dim_v;
+  for (const auto& tiles : whole) {
+    if (!p.v_in_k || rows < tiles.least_rows) continue;
+    a.warps_m = tiles.warps_m, a.warps_n = tiles.warps_n, a.stages = tiles.stages, a.block_m = 16 * a.warps_m;
+    a.k_piece = round_up(a.head_dim, 16), a.v_piece = 16, a.v_in_k = true;
+    if (a.head_dim_v % (16 * a.warps_n) == 0 && smem_bytes(a) <= device.smem_per_block) return;
+  }
+  a.v_in_k = false, a.stages = 4;
+  a.block_m = rows <= 16 ? 16 : 32, a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m, a.k_piece = 64;
+  choose_pieces(a, device.smem_per_block);
+}
+
 // A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with
 // four warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   if (p.invariant) return choose_invariant_tiles(p, device, a);
+  if (has_wide_dims(p)) return choose_wide_tiles(p, device, a);
   const int64_t rows = p.seqlen_q * p.group();
   a.block_m = rows <= 16 ? 16 : 32;
   a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
@@ -169,7 +195,7 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   if (lengths.k <= few_keys && p.batch * p.heads_q <= device.sm_count)
     return no("attention_sm80", std::llround(lengths.k), " keys and ", p.batch * p.heads_q, " query heads");
   const double rows = lengths.q * static_cast<double>(p.group());
-  if (rows <= 32) return true;
+  if (rows <= 32 || has_wide_dims(p)) return true;
   if (lengths.k < many_keys)
     return no("another family", std::llround(rows), " rows for each KV head and ", std::llround(lengths.k), " keys");
   const double multiprocessors = device.sm_count,
@@ -262,6 +288,7 @@ void check_config(const ConfigChange& change) {
   }
   if (c.programmatic && arch_number(change.device.arch) < 90)
     bad_config("programmatic", 1, "must be 0 on ", change.device.arch, ", because it needs sm_90 or newer");
+  if (change.own_text && c.wide()) check_pieces(c);
   if (change.own_text) check_mma_tiles(c);
   require_fits(
       change,

@@ -16,13 +16,13 @@
 namespace rapt {
 
 template <const Sm80Config& cfg>
-struct DecodeAttention : AttentionSm80<cfg> {
-  using Base = AttentionSm80<cfg>;
+struct DecodeAttention : CtaOf<cfg>::Type {
+  using Base = typename CtaOf<cfg>::Type;
   using Base::p, Base::cta, Base::scale, Base::band, Base::offset, Base::n_blocks, Base::first_n_block, Base::k_view,
       Base::v_view;
   using typename Base::Softmax, typename Base::OFragment, typename Base::CtaEpilogue;
   static constexpr int threads = cfg.threads(), chunks = cfg.head_dim_v / 8;
-  static_assert(cfg.warps_n > 1 && !cfg.wide(), "warps share the keys of a block");
+  static_assert(cfg.warps_n > 1, "warps share the keys of a block");
 
   const DecodeParams& params;
 
@@ -42,7 +42,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
     RAPT_TRACE("epilogue", 0);
     cp_async_wait_group(0);
     const CtaEpilogue epilogue{p, cta, pass};
-    epilogue.stage_rows(softmax, o);
+    Base::stage_rows(epilogue, softmax, o);
     const float v_scale = epilogue.v_descale();
     const auto store = [&](int row, int chunk, auto& sums) {
       if (work.parts.is_stored(work.part)) {
@@ -52,7 +52,7 @@ struct DecodeAttention : AttentionSm80<cfg> {
       if (pass != count_non_finite) epilogue.finish_chunk(row, chunk, v_scale, sums);
       epilogue.store_8(cta.first_row + row, chunk, sums.o);
     };
-    const float nan_if_nonfinite = epilogue.combine_staged(softmax, [&](int row, int chunk, auto& sums) {
+    const float nan_if_nonfinite = Base::combine_staged(epilogue, softmax, [&](int row, int chunk, auto& sums) {
       if constexpr (cfg.part_keys > 0) {
         if (work.parts.folds && work.part > 0 && pass != count_non_finite) {
           MergedRow all(load_part(work.parts.slot(work.part - 1), row, chunk));  // stored by this CTA
@@ -114,17 +114,19 @@ struct DecodeAttention : AttentionSm80<cfg> {
     const float v_scale = epilogue.v_descale();
     const int rows = cta.seqlen_q - cta.first_row < cfg.block_m ? cta.seqlen_q - cta.first_row : cfg.block_m;
 #pragma unroll 1
-    for (int row = cta.thread / 32; row < rows; row += threads / 32) {
-      const int chunk = cta.lane % chunks, group = cta.lane / chunks;
-      MergedRow all;
-      if (group < part_groups) all = merged_parts(work.parts, group, row, chunk);
+    for (int row = cta.thread / 32; row < rows; row += threads / 32)
+      for (int first = 0; first < chunks; first += 32) {
+        constexpr int lanes = chunks < 32 ? chunks : 32;
+        const int chunk = first + cta.lane % lanes, group = cta.lane / lanes;
+        MergedRow all;
+        if (group < part_groups && chunk < chunks) all = merged_parts(work.parts, group, row, chunk);
 #pragma unroll
-      for (int step = part_groups / 2; step > 0; step /= 2) all.add_from_lane(cta.lane + step * chunks);
-      if (group == 0) {
-        epilogue.finish_chunk(row, chunk, v_scale, all);
-        epilogue.store_8(cta.first_row + row, chunk, all.o);
+        for (int step = part_groups / 2; step > 0; step /= 2) all.add_from_lane(cta.lane + step * lanes);
+        if (group == 0 && chunk < chunks) {
+          epilogue.finish_chunk(row, chunk, v_scale, all);
+          epilogue.store_8(cta.first_row + row, chunk, all.o);
+        }
       }
-    }
   }
 
   // The merged state of some parts, for 8 channels of a row.

@@ -137,22 +137,6 @@ void fit_shared_memory(Sm80Config& a, int bytes) {
   while (smem_bytes(a) > bytes && a.warps_n > 1) a.warps_n /= 2;
 }
 
-// Chooses the pieces for the head dims: the row of the table gives the size of a buffer (k_piece channels of a block's
-// keys). Reduces `stages` first if shared memory does not suffice, then the buffers, then the rows.
-void configure_wide(Sm80Config& a, int bytes) {
-  const int row_bytes = 2 * a.k_piece;
-  const auto set_pieces = [&](int buffer) {
-    a.k_piece = std::min(buffer / (2 * a.cta_block_n()), round_up(a.head_dim, 16)) / 16 * 16;
-    a.v_piece = a.cta_block_n();
-    while (a.v_piece > 16 && 2 * a.v_piece * Sm80WideLayout(a).columns > buffer) a.v_piece /= 2;
-  };
-  int buffer = a.cta_block_n() * row_bytes;
-  set_pieces(buffer);
-  while (smem_bytes(a) > bytes && a.stages > 2) --a.stages;
-  while (smem_bytes(a) > bytes && a.k_piece > 16 && a.v_piece > 16) set_pieces(buffer /= 2);
-  while (smem_bytes(a) > bytes && a.block_m > 16 * a.warps_m) a.block_m /= 2;
-}
-
 KernelConfig configure(const Problem& p, const Device& device) {
   const Sm80Traits traits = traits_of(p, device);
   Sm80PlanConfig a{
@@ -163,7 +147,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   // The offsets of paged rows need registers. With blocks of 64 keys, kernels for head_dim 128 spilled.
   if (a.paged && !a.causal_or_local && a.block_m == 32 * a.warps_m && a.block_n == 64) a.block_n = 48;
   a.programmatic = (has_3d_grid(a) || (a.wide() && traits.rows == Sm80Rows::few)) && arch_number(device.arch) >= 90;
-  a.wide() ? configure_wide(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
+  a.wide() ? choose_pieces(a, device.smem_per_block) : fit_shared_memory(a, device.smem_per_block);
   a.paged = paged;
   a.octets = can_load_octets(p) && !a.wide() && a.block_n % 32 == 0;
   a.l2_kv_bytes = device.l2_bytes / 2;
@@ -176,20 +160,6 @@ KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm80PlanConfig>();
   return {emit_unit(source_file, "attention_sm80", config_table, &a, "Sm80Params"), a.threads(),
           static_cast<size_t>(smem_bytes(a))};
-}
-
-// Checks the conditions of the static_asserts in wide_attention.cuh.
-void check_pieces(const Sm80Config& c) {
-  if (c.stages < 2) bad_config("stages", c.stages, "must be at least 2 with k_piece > 0");
-  if (c.q_in_registers) bad_config("q_in_registers", 1, "must be 0 with k_piece > 0");
-  if ((c.warps_n & (c.warps_n - 1)) != 0) bad_config("warps_n", c.warps_n, "must be a power of two with k_piece > 0");
-  require_multiple("k_piece", c.k_piece, 16);
-  require_multiple("v_piece", c.v_piece, 16);
-  if (c.cta_block_n() % c.v_piece != 0)
-    bad_config("v_piece", c.v_piece, "must divide block_n * warps_n = ", c.cta_block_n());
-  for (const int chunks : {round_up(c.head_dim, 16) / 8, Sm80WideLayout(c).columns / 8, c.k_piece / 8})
-    if (chunks > c.threads())
-      bad_config("warps_m", c.warps_m, "a CTA needs at least ", chunks, " threads to copy a row");
 }
 
 void check_config(const ConfigChange& change) {

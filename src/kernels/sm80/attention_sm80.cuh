@@ -375,6 +375,15 @@ struct AttentionSm80 {
       copy_tile<Tile, size * cfg.head_dim, threads>(to, address_of(cta.first_row), size * p.q.row, count, cta.thread);
   }
 
+  // attention_decode: writes the results of the warps to shared memory, and combines them (Epilogue).
+  static void stage_rows(const CtaEpilogue& epilogue, const Softmax& softmax, const OFragment& o) {
+    epilogue.stage_rows(softmax, o);
+  }
+  template <class Store>
+  static float combine_staged(const CtaEpilogue& epilogue, const Softmax& softmax, const Store& store) {
+    return epilogue.combine_staged(softmax, store);
+  }
+
   // The next three functions return the ldmatrix addresses of this lane. Q: 16 rows by 32 bytes. K: 16 keys by 32
   // bytes. V is loaded transposed.
   LdmatrixAddress<QTile> q_address() const {

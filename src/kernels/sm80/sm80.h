@@ -102,6 +102,10 @@ constexpr int wide_row_values_at(const Sm80Config& c) {
   return weights_end > out ? weights_end : out;
 }
 
+// attention_decode: the bytes of a row of the output that waits in shared memory, with three other values behind it.
+// The padding keeps stores of neighbouring rows in different banks.
+constexpr int wide_staged_row_bytes(const Sm80Config& c) { return 4 * (Sm80WideLayout(c).columns + 8); }
+
 // PagedRows. Entries of the block table are copied this many blocks ahead: so many that the offsets of a block's rows
 // are computed before the block is loaded.
 constexpr int page_look_ahead(const Sm80Config& c) {
@@ -127,7 +131,10 @@ constexpr int paged_rows_bytes(const Sm80Config& c) { return c.paged ? 20 * c.ct
 constexpr int smem_bytes(const Sm80Config& c) {
   const Sm80Layout l(c);
   const int tiles = paged_rows_at(c) + page_lists(c) * paged_rows_bytes(c);
-  if (c.wide()) return tiles;
+  if (c.wide()) {
+    const int staged = c.packs_heads ? c.block_m * wide_staged_row_bytes(c) : 0;
+    return tiles > staged ? tiles : staged;
+  }
   const int out = has_f32_epilogue(c)
                       ? 4 * c.block_m * (c.warps_n * (f32_epilogue_pitch(c) + 2) + (has_row_scales(c) ? 1 : 0))
                       : 2 * c.block_m * l.dim_v;

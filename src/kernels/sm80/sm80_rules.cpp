@@ -135,4 +135,33 @@ void check_mma_tiles(const Sm80Config& c) {
     bad_config("promotion_interval", c.promotion_interval, "must divide block_n = ", c.block_n, " or be no smaller");
 }
 
+void choose_pieces(Sm80Config& a, int bytes) {
+  const int row_bytes = 2 * a.k_piece;
+  const auto set_pieces = [&](int buffer) {
+    a.k_piece = std::min(buffer / (2 * a.cta_block_n()), round_up(a.head_dim, 16)) / 16 * 16;
+    a.v_piece = a.cta_block_n();
+    while (a.v_piece > 16 && 2 * a.v_piece * Sm80WideLayout(a).columns > buffer) a.v_piece /= 2;
+  };
+  int buffer = a.cta_block_n() * row_bytes;
+  set_pieces(buffer);
+  while (smem_bytes(a) > bytes && a.stages > 2) --a.stages;
+  while (smem_bytes(a) > bytes && a.k_piece > 16 && a.v_piece > 16) set_pieces(buffer /= 2);
+  while (smem_bytes(a) > bytes && a.block_m > 16 * a.warps_m) a.block_m /= 2;
+}
+
+void check_pieces(const Sm80Config& c) {
+  if (c.stages < 2) bad_config("stages", c.stages, "must be at least 2 with k_piece > 0");
+  if (c.q_in_registers) bad_config("q_in_registers", 1, "must be 0 with k_piece > 0");
+  if ((c.warps_n & (c.warps_n - 1)) != 0) bad_config("warps_n", c.warps_n, "must be a power of two with k_piece > 0");
+  if (c.v_in_k && c.k_piece < c.head_dim)
+    bad_config("k_piece", c.k_piece, "must be at least ", c.head_dim, ", because V is read from the block of K");
+  require_multiple("k_piece", c.k_piece, 16);
+  require_multiple("v_piece", c.v_piece, 16);
+  if (c.cta_block_n() % c.v_piece != 0)
+    bad_config("v_piece", c.v_piece, "must divide block_n * warps_n = ", c.cta_block_n());
+  for (const int chunks : {round_up(c.head_dim, 16) / 8, Sm80WideLayout(c).columns / 8, c.k_piece / 8})
+    if (chunks > c.threads())
+      bad_config("warps_m", c.warps_m, "a CTA needs at least ", chunks, " threads to copy a row");
+}
+
 }  // namespace rapt

@@ -43,4 +43,10 @@ void configure_variant(const Problem& p, const Device& device, Sm80Config& a);
 // Throws Error if the sizes of tiles, which the user can change, break a rule of the kernel.
 void check_mma_tiles(const Sm80Config& c);
 
+// Head dims above 256: chooses the pieces for the head dims. k_piece is that of a row of a table, which gives the size
+// of a buffer. Reduces `stages` first if shared memory does not suffice, then the buffers, then the rows.
+void choose_pieces(Sm80Config& a, int bytes);
+// Throws Error if the pieces break a rule of wide_attention.cuh.
+void check_pieces(const Sm80Config& c);
+
 }  // namespace rapt

@@ -294,11 +294,8 @@ struct WideAttention : AttentionSm80<cfg> {
     }
   }
 
-  // The epilogue: adds the row sums of the warps, then stores lse and the CTA's columns. Returns 0, or NaN if a stored
-  // value is not finite.
-  float store(NanPass pass, const Softmax& softmax, const OFragment& o) const {
-    const CtaEpilogue epilogue{p, cta, pass};
-    RowValues sums;
+  // Adds the row sums of the warps. Contains a barrier.
+  void add_row_sums(const Softmax& softmax, RowValues& sums) const {
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
 #pragma unroll
@@ -306,6 +303,58 @@ struct WideAttention : AttentionSm80<cfg> {
     write_row_values(sums);
     __syncthreads();
     read_row_values(sums, [](float x, float y) { return x + y; });
+  }
+
+  // attention_decode: writes the rows to shared memory as f32, each with row_max, row_sum and scale_log2 behind it.
+  unsigned staged_row(int row) const { return cta.smem + static_cast<unsigned>(row * wide_staged_row_bytes(cfg)); }
+  void stage_rows(const CtaEpilogue& epilogue, const Softmax& softmax, const OFragment& o) const {
+    RowValues sums;
+    add_row_sums(softmax, sums);
+    __syncthreads();  // the sums have been read; the rows can take their place
+#pragma unroll
+    for (int mt = 0; mt < m_tiles; ++mt)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned to = staged_row(epilogue.row_of(mt, half) - cta.first_row);
+        if (cta.warp_n == 0 && cta.lane % 4 == 0) {
+          store_shared_2(to + 4 * wide.columns, softmax.row_max[mt][half], sums[mt][half]);
+          store_shared_2(to + 4 * wide.columns + 8, softmax.row_scale_log2(mt, half), 0.0f);
+        }
+#pragma unroll
+        for (int n = 0; n < 2 * pairs; ++n) {
+          const ChannelPair<cfg> pair(o[mt][n / 2 * 2], o[mt][n / 2 * 2 + 1], n / 2 * cfg.warps_n + cta.warp_n, n % 2,
+                                      half, cta.lane);
+          store_shared_2(to + 4 * static_cast<unsigned>(pair.column), pair.x, pair.y);
+        }
+      }
+    __syncthreads();
+  }
+  // As in Epilogue.
+  template <class Store>
+  float combine_staged(const CtaEpilogue&, const Softmax&, const Store& store) const {
+    float nan_if_nonfinite = 0.0f;
+    constexpr int chunks = cfg.head_dim_v / 8;
+    for (int i = cta.thread; i < cfg.block_m * chunks; i += threads) {
+      const int row = i / chunks, chunk = i % chunks;
+      if (cta.first_row + row >= cta.seqlen_q) continue;
+      typename CtaEpilogue::WarpsResult sums;
+      const unsigned from = staged_row(row), stats = from + 4 * wide.columns, at = from + 32 * chunk;
+      float unused;
+      load_shared_4(stats, sums.row_max, sums.row_sum, sums.scale_log2, unused);
+      load_shared_4(at, sums.o[0], sums.o[1], sums.o[2], sums.o[3]);
+      load_shared_4(at + 16, sums.o[4], sums.o[5], sums.o[6], sums.o[7]);
+      store(row, chunk, sums);
+      for (int j = 0; j < 8; ++j) nan_if_nonfinite = fmaf(sums.o[j], 0.0f, nan_if_nonfinite);
+    }
+    return nan_if_nonfinite;
+  }
+
+  // The epilogue: adds the row sums of the warps, then stores lse and the CTA's columns. Returns 0, or NaN if a stored
+  // value is not finite.
+  float store(NanPass pass, const Softmax& softmax, const OFragment& o) const {
+    const CtaEpilogue epilogue{p, cta, pass};
+    RowValues sums;
+    add_row_sums(softmax, sums);
     float nan_if_nonfinite = 0.0f;
 #pragma unroll
     for (int mt = 0; mt < m_tiles; ++mt)
