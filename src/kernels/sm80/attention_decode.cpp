@@ -122,9 +122,9 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 // Returns the smallest block_n.
 int least_block_n(const Sm80Config& a) { return is_tensor_core_fp8(a.k) || is_tensor_core_fp8(a.v) ? 32 : 16; }
 
-// With `invariant`, tiles depend only on head dims, dtypes, operations on scores and the GPU. In particular, they do
-// not depend on masks and pages. Decoding uses few of the 64 rows; then the time is still that of loading the keys. A
-// warp has 16 rows, and its registers limit block_n.
+// With `invariant`, tiles depend only on head dims, dtypes, kinds of descales and the GPU. In particular, they do not
+// depend on lengths, masks and pages. Decoding uses few of the 64 rows. A warp has 16 rows, and its registers limit
+// block_n. Not measured: all choices are in this function.
 void choose_invariant_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   const auto dim = std::max(p.head_dim, p.head_dim_v);
   a.part_keys = invariant_part_keys;
