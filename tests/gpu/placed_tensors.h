@@ -69,10 +69,10 @@ struct ChangingTensor {
   cuda::Buffer buffer;
   rapt_tensor tensor;
 
-  // placed: a view of the host's tensor. Only its address changes.
-  ChangingTensor(const HostTensor& of, const rapt_tensor& placed)
-      : host(of), buffer(static_cast<size_t>(of.size() * bytes_of(of.dtype))), tensor(placed) {
-    tensor.data = buffer.data();
+  // view: a view of the host's tensor. `tensor` differs from it in address and device.
+  ChangingTensor(const HostTensor& of, const rapt_tensor& view)
+      : host(of), buffer(static_cast<size_t>(of.size() * bytes_of(of.dtype))), tensor(view) {
+    tensor.data = buffer.data(), tensor.device = first_gpu;
   }
   void upload() { buffer.upload(host.data(), buffer.bytes(), 0); }
 };
