@@ -187,7 +187,8 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, c
   plan_prefetch(call.mask, rows.mask, keys, rows);
   plan_prefetch(call.bias, rows.bias, keys, rows);
   if constexpr (Layout::capacity <= narrow_rows)
-    Layout::plan_row_prefetch(call, tile, call.v, call.head_dim_v, keys, rows.count * (keys.count / 4 + 1), rows, s);
+    Layout::plan_row_prefetch(call, tile, call.v, call.head_dim_v, keys,
+                              Layout::passes(rows.count) * (keys.count / Layout::keys_at_once + 1), rows, s);
   Layout::scores(call, k, keys.count, rows, s);
   apply_score_chain(TileScoreChain<Layout>{call, tile, keys, rows, s});
   if (nan_safe)
@@ -197,7 +198,8 @@ void attend_tile_keys(const Call& call, const Tile& tile, const KeyTile& keys, c
   bool nonfinite = false;
   const auto v = Layout::values(call, tile, keys, nan_safe, nonfinite, s);
   if constexpr (Layout::capacity <= narrow_rows)
-    Layout::plan_row_prefetch(call, tile, call.k, call.head_dim, next, rows.count * keys.count, rows, s);
+    Layout::plan_row_prefetch(call, tile, call.k, call.head_dim, next, Layout::passes(rows.count) * keys.count, rows,
+                              s);
   Layout::accumulate(call, v, keys.count, rows, s);
   if (nonfinite) add_nonfinite_v<Layout>(call, tile, keys, rows, s);
 }

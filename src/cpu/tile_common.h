@@ -36,21 +36,26 @@ struct BroadcastRows {
 };
 
 // Rows of K or V that the next step of a tile reads. While the narrow layout computes, it prefetches them to the L2
-// cache, some cache lines at a time. Used only if the rows are not adjacent in memory: the hardware prefetcher finds
-// adjacent rows by itself.
+// cache, some cache lines at a time. A run is memory that rows fill without large gaps: one row, the rows of a page, or
+// all rows of a dense tile. The hardware prefetcher loses a run at its end.
 struct RowPrefetch {
-  const void* const* rows = nullptr;
-  int count = 0;          // rows that are left
-  int64_t bytes = 0;      // of a row
-  int64_t at = 0;         // in the current row
+  const void* const* runs = nullptr;
+  int count = 0;          // runs that are left
+  int64_t bytes = 0;      // of a run
+  int64_t at = 0;         // in the current run
   int lines_at_once = 0;  // cache lines of one step
 
+  // The lines are divided among `steps` steps.
+  static RowPrefetch of(const void* const* runs, int count, int64_t bytes, int64_t steps) {
+    const int64_t lines = count * ((bytes + 63) / 64);
+    return {runs, count, bytes, 0, static_cast<int>((lines + steps - 1) / steps)};
+  }
   void step() {
     for (int i = 0; i < lines_at_once && count > 0; ++i) {
-      __builtin_prefetch(static_cast<const char*>(*rows) + at, 0, 2);
+      __builtin_prefetch(static_cast<const char*>(*runs) + at, 0, 2);
       at += 64;
       if (at < bytes) continue;
-      at = 0, ++rows, --count;
+      at = 0, ++runs, --count;
     }
   }
 };
@@ -132,19 +137,25 @@ struct KeyRows {
     return kv_descale(call, scale, tile.batch, tile.head_k, tile.first_k, j);
   }
   int64_t pitch() const { return view.pitch(); }
-  // Returns whether the rows of the sequence follow each other in memory without large gaps.
-  bool are_adjacent(int64_t depth) const {
-    return !pages.present() && view.tensor.column == 1 && pitch() >= 0 && pitch() <= 2 * depth;
-  }
-  // Writes the address of each row of a key tile. Rows of a page are pitch() apart.
-  void write_addresses(const KeyTile& keys, const void** to) const {
-    const int64_t element = bytes_of(view.tensor.dtype), step = element * pitch();
-    const int64_t size = pages.present() ? pages.page_size.value : keys.count;
-    int64_t in_page = pages.present() ? keys.first % size : 0;
-    for (int n = 0; n < keys.count; in_page = 0) {
-      const char* row = base() + element * offset(keys.first + n);
-      for (; in_page < size && n < keys.count; ++in_page, row += step) to[n++] = row;
+  // Returns whether rows follow each other in memory without large gaps: those of the sequence, or those of a page.
+  bool are_adjacent(int64_t depth) const { return pitch() >= 0 && pitch() <= 2 * depth; }
+  // Calls f(address of the first row, index of its key in the tile, number of keys) for the keys of each page. Rows of
+  // a page are pitch() apart. Keys that are not paged count as one page.
+  template <class F>
+  void each_page(const KeyTile& keys, const F& f) const {
+    const int size = pages.present() ? static_cast<int>(pages.page_size.value) : keys.count;
+    int in_page = pages.present() ? static_cast<int>(keys.first % size) : 0;
+    for (int n = 0, count = 0; n < keys.count; n += count, in_page = 0) {
+      count = size - in_page < keys.count - n ? size - in_page : keys.count - n;
+      f(base() + bytes_of(view.tensor.dtype) * offset(keys.first + n), n, count);
     }
+  }
+  // Writes the address of each row of a key tile.
+  void write_addresses(const KeyTile& keys, const void** to) const {
+    const int64_t step = bytes_of(view.tensor.dtype) * pitch();
+    each_page(keys, [&](const char* row, int n, int count) {
+      for (int i = 0; i < count; ++i) to[n + i] = row + i * step;
+    });
   }
   // Returns whether the rows of the keys are pitch() apart: they are not paged, or in one page.
   bool are_even(const KeyTile& keys) const {

@@ -1,5 +1,5 @@
 // Narrow layout: vector lanes are channels. Used for at most 8 rows (decoding), where most lanes of the wide layout
-// would be idle. K and V are read once per row of the tile; with one row, FP8 is converted in registers. Arrays:
+// would be idle. A group of rows shares each load of K and V; with one row, FP8 is converted in registers. Arrays:
 // scores[r][block_n], o[r][dv rounded up], q[r][d rounded up], zero padded. Included only through attention_tile.h by
 // the isa_*.cpp units (internal linkage).
 #pragma once
@@ -12,6 +12,20 @@ namespace {
 
 struct Narrow {
   static constexpr int capacity = narrow_rows;
+  // So many rows share each load of K and V: a tile of K does not stay in the L1 cache until the next row reads it.
+  // Limited by the registers for sums.
+  static constexpr int rows_at_once = lanes >= 16 ? 4 : 2;
+  static constexpr int keys_at_once = 4;
+
+  // How often a tile of `rows` rows reads each row of K or V.
+  static constexpr int passes(int rows) { return rows / rows_at_once + rows % rows_at_once; }
+  // Calls f(Index<n>, first row) for groups of rows that share loads: n is rows_at_once or 1.
+  template <class F>
+  static void each_group(int rows, const F& f) {
+    int r = 0;
+    for (; r + rows_at_once <= rows; r += rows_at_once) f(Index<rows_at_once>{}, r);
+    for (; r < rows; ++r) f(Index<1>{}, r);
+  }
 
   static int64_t score_index(const AttentionParams& call, int r, int n) { return r * int64_t{call.block_n} + n; }
   static int64_t output_index(const AttentionParams& call, int r, int64_t c) {
@@ -48,11 +62,20 @@ struct Narrow {
                                 const KeyTile& keys, int64_t steps, Rows& rows, const Scratch& s) {
     const KeyRows of(call, tile, t);
     rows.next = {};
-    if (of.are_adjacent(depth) || t.column != 1 || keys.count == 0) return;
-    of.write_addresses(keys, s.next_rows);
-    rows.next.rows = s.next_rows, rows.next.count = keys.count, rows.next.bytes = depth * bytes_of(t.dtype);
-    const int64_t lines = keys.count * ((rows.next.bytes + 63) / 64);
-    rows.next.lines_at_once = static_cast<int>((lines + steps - 1) / steps);
+    if (t.column != 1 || keys.count == 0) return;
+    const int64_t size = bytes_of(t.dtype);
+    if (!of.are_adjacent(depth)) {
+      of.write_addresses(keys, s.next_rows);
+      rows.next = RowPrefetch::of(s.next_rows, keys.count, size * depth, steps);
+      return;
+    }
+    if (!call.pages.present() && tile.rows == 1) return;  // the products are as fast as the hardware prefetcher
+    int count = 0, longest = 0;
+    of.each_page(keys, [&](const char* row, int, int in_page) {
+      s.next_rows[count++] = row;
+      longest = in_page > longest ? in_page : longest;
+    });
+    rows.next = RowPrefetch::of(s.next_rows, count, size * of.pitch() * longest, steps);
   }
 
   static void load_queries(const AttentionParams& call, const Tile& tile, const Rows& rows, const Scratch& s) {
@@ -69,44 +92,56 @@ struct Narrow {
     for (int r = 0; r < rows.count; ++r) f(r, s.o + output_index(call, r, 0));
   }
 
-  // dst[n + i] = scale * sum over d of q[d] * k[n + i][d], i < keys.
-  template <int keys, class RowAt>
-  static void dot(const float* q, const RowAt& k, int64_t n, int64_t depth, float scale, float* dst) {
-    Vec sum[keys];
+  // Rows of q or o, or of scores, `step` floats apart.
+  struct FloatRows {
+    float* first = nullptr;
+    int64_t step = 0;
+    float* operator[](int r) const { return first + r * step; }
+  };
+
+  // dst[r][n + i] = scale * sum over d of q[r][d] * k[n + i][d], r < rows, i < keys.
+  template <int rows, int keys, class RowAt>
+  static void dot(const FloatRows& q, const RowAt& k, int64_t n, int64_t depth, float scale, const FloatRows& dst) {
+    Vec sum[rows][keys];
     const float* row[keys];
     unroll<keys>([&](auto i) {
       row[i.value] = static_cast<const float*>(k(n + i.value));
-      sum[i.value] = zero();
+      unroll<rows>([&](auto r) { sum[r.value][i.value] = zero(); });
     });
     for (int64_t d = 0; d < depth; d += lanes) {
-      const Vec x = load(q + d);
-      unroll<keys>([&](auto i) { sum[i.value] = fma(x, load(row[i.value] + d), sum[i.value]); });
+      Vec y[keys];
+      unroll<keys>([&](auto i) { y[i.value] = load(row[i.value] + d); });
+      unroll<rows>([&](auto r) {
+        const Vec x = load(q[r.value] + d);
+        unroll<keys>([&](auto i) { sum[r.value][i.value] = fma(x, y[i.value], sum[r.value][i.value]); });
+      });
     }
-    unroll<keys>([&](auto i) { dst[n + i.value] = reduce_add(sum[i.value]) * scale; });
+    unroll<rows>([&](auto r) {
+      unroll<keys>([&](auto i) { dst[r.value][n + i.value] = reduce_add(sum[r.value][i.value]) * scale; });
+    });
   }
 
   static void load_mean_logits(const AttentionParams& call, const Tile& tile, Rows& rows, const Scratch& s) {
     const int64_t padded = Scratch::align(call.head_dim);
     for (int64_t d = 0; d < padded; ++d) s.row[d] = d < call.head_dim ? key_mean(call, tile, d) : 0.0f;
     const auto mean = [&](int64_t) { return static_cast<const void*>(s.row); };
-    for (int r = 0; r < rows.count; ++r) dot<1>(s.q + r * padded, mean, 0, padded, call.scale, &rows.mean_logit[r]);
+    for (int r = 0; r < rows.count; ++r)
+      dot<1, 1>({s.q + r * padded, 0}, mean, 0, padded, call.scale, {&rows.mean_logit[r], 0});
   }
 
   static void scores(const AttentionParams& call, const RowOperand& k, int count, Rows& rows, const Scratch& s) {
     if (k.factors != nullptr) return scores_of_codes(k, count, call.head_dim, call.scale, s.q, rows.next, s.scores);
-    constexpr int keys_at_once = 4;
     const int64_t depth = round_up(call.head_dim, lanes), padded = Scratch::align(call.head_dim);
     with_rows(k, [&](const auto& row) {
-      for (int r = 0; r < rows.count; ++r) {
-        const float* q = s.q + r * padded;
-        float* dst = s.scores + score_index(call, r, 0);
+      each_group(rows.count, [&](auto group, int r) {
+        const FloatRows q{s.q + r * padded, padded}, dst{s.scores + score_index(call, r, 0), call.block_n};
         int64_t n = 0;
         for (; n + keys_at_once <= count; n += keys_at_once) {
           rows.next.step();
-          dot<keys_at_once>(q, row, n, depth, call.scale, dst);
+          dot<group.value, keys_at_once>(q, row, n, depth, call.scale, dst);
         }
-        for (; n < count; ++n) dot<1>(q, row, n, depth, call.scale, dst);
-      }
+        for (; n < count; ++n) dot<group.value, 1>(q, row, n, depth, call.scale, dst);
+      });
     });
   }
 
@@ -134,39 +169,45 @@ struct Narrow {
     }
   }
 
-  // o = o * rescale + sum over n of p[n] * v[n], for some vectors from channel c on.
-  template <int vectors, class RowAt>
-  static void accumulate_pv(const float* p, const RowAt& v, int64_t c, int count, float rescale, RowPrefetch& next,
-                            float* o) {
-    Vec sum[vectors];
-    unroll<vectors>([&](auto i) { sum[i.value] = zero(); });
+  // o[r] = o[r] * rescale[r] + sum over n of p[r][n] * v[n], r < rows, for some vectors from channel c on.
+  template <int rows, int vectors, class RowAt>
+  static void accumulate_pv(const FloatRows& p, const RowAt& v, int64_t c, int count, const float* rescale,
+                            RowPrefetch& next, const FloatRows& o) {
+    Vec sum[rows][vectors];
+    unroll<rows>([&](auto r) { unroll<vectors>([&](auto i) { sum[r.value][i.value] = zero(); }); });
     for (int n = 0; n < count; ++n) {
       next.step();
       const float* const row = static_cast<const float*>(v(n)) + c;
-      const Vec weight = splat(p[n]);
-      unroll<vectors>([&](auto i) { sum[i.value] = fma(weight, load(row + i.value * lanes), sum[i.value]); });
+      Vec y[vectors];
+      unroll<vectors>([&](auto i) { y[i.value] = load(row + i.value * lanes); });
+      unroll<rows>([&](auto r) {
+        const Vec weight = splat(p[r.value][n]);
+        unroll<vectors>([&](auto i) { sum[r.value][i.value] = fma(weight, y[i.value], sum[r.value][i.value]); });
+      });
     }
-    unroll<vectors>([&](auto i) {
-      float* at = o + i.value * lanes;
-      store(fma(load(at), splat(rescale), sum[i.value]), at);
+    unroll<rows>([&](auto r) {
+      unroll<vectors>([&](auto i) {
+        float* at = o[r.value] + c + i.value * lanes;
+        store(fma(load(at), splat(rescale[r.value]), sum[r.value][i.value]), at);
+      });
     });
   }
 
   static void accumulate(const AttentionParams& call, const RowOperand& v, int count, Rows& rows, const Scratch& s) {
     if (v.factors != nullptr)
       return accumulate_codes(v, count, call.head_dim_v, s.scores, rows.rescale[0], rows.next, s.o);
-    constexpr int vectors_at_once = 8;
     const int64_t vectors = round_up(call.head_dim_v, lanes) / lanes;
     with_rows(v, [&](const auto& row) {
-      for (int r = 0; r < rows.count; ++r) {
-        const float* p = s.scores + score_index(call, r, 0);
-        float* o = s.o + output_index(call, r, 0);
-        const float rescale = rows.rescale[r];
+      each_group(rows.count, [&](auto group, int r) {
+        constexpr int vectors_at_once = group.value == 1 ? 8 : 4;
+        const FloatRows p{s.scores + score_index(call, r, 0), call.block_n},
+            o{s.o + output_index(call, r, 0), Scratch::align(call.head_dim_v)};
+        const float* const rescale = rows.rescale + r;
         int64_t i = 0;
         for (; i + vectors_at_once <= vectors; i += vectors_at_once)
-          accumulate_pv<vectors_at_once>(p, row, i * lanes, count, rescale, rows.next, o + i * lanes);
-        for (; i < vectors; ++i) accumulate_pv<1>(p, row, i * lanes, count, rescale, rows.next, o + i * lanes);
-      }
+          accumulate_pv<group.value, vectors_at_once>(p, row, i * lanes, count, rescale, rows.next, o);
+        for (; i < vectors; ++i) accumulate_pv<group.value, 1>(p, row, i * lanes, count, rescale, rows.next, o);
+      });
     });
   }
 };

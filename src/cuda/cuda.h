@@ -176,6 +176,8 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(StreamHandle stream);
   void synchronize() const;
+  // Later work of the stream begins after the work that was before the last record(). The host does not wait.
+  void order_before(StreamHandle stream) const;
   static double microseconds(const Event& begin, const Event& end);
 
  private:

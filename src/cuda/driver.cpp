@@ -93,6 +93,7 @@ void load_streams_and_graphs(Loader& loader, Driver& driver) {
   loader.load(driver.cuEventDestroy, "cuEventDestroy", 4000);
   loader.load(driver.cuEventRecord, "cuEventRecord", 2000);
   loader.load(driver.cuEventSynchronize, "cuEventSynchronize", 2000);
+  loader.load(driver.cuStreamWaitEvent, "cuStreamWaitEvent", 3020);
   loader.load(driver.cuEventElapsedTime, "cuEventElapsedTime", 2000);
 }
 

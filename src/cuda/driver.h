@@ -148,6 +148,7 @@ struct Driver {
   Result (*cuEventDestroy)(EventHandle);
   Result (*cuEventRecord)(EventHandle, StreamHandle);
   Result (*cuEventSynchronize)(EventHandle);
+  Result (*cuStreamWaitEvent)(StreamHandle, EventHandle, unsigned flags);
   Result (*cuEventElapsedTime)(float* milliseconds, EventHandle begin, EventHandle end);
 
   Result (*cuMemAlloc)(DevicePtr*, size_t bytes);

@@ -160,6 +160,11 @@ void Event::synchronize() const {
   check(driver, driver.cuEventSynchronize(handle_), "waiting for an event (cuEventSynchronize)");
 }
 
+void Event::order_before(StreamHandle stream) const {
+  const Driver& driver = cuda::driver();
+  check(driver, driver.cuStreamWaitEvent(stream, handle_, 0), "ordering a stream after an event (cuStreamWaitEvent)");
+}
+
 double Event::microseconds(const Event& begin, const Event& end) {
   const Driver& driver = cuda::driver();
   float milliseconds = 0;

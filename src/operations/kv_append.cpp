@@ -23,7 +23,7 @@ const char* source_of(const rapt_kv_append_args& args) {
 // RAPT_KV_APPEND_CHECK_CONTENTS. Waits for the stream.
 void check_contents_on_gpu(const rapt_kv_append_args& args, void* stream) {
   if (cuda::is_capturing(stream))
-    invalid("flags = RAPT_KV_APPEND_CHECK_CONTENTS: cannot read contents while stream ", stream, " is being captured");
+    invalid("check_contents: cannot read contents while stream ", stream, " is being captured");
   HostCopies copies(stream);
   rapt_kv_append_args host = args;
   for (const auto member : kv_append_contents) host.*member = copies.of(args.*member);

@@ -33,10 +33,8 @@ void check_options(const Args& a) {
   constexpr uint64_t known = (RAPT_KV_APPEND_CHECK_CONTENTS << 1) - 1;
   if (a.has != 0) invalid("has = ", a.has, ": unknown bits ", a.has);
   if ((a.flags & ~known) != 0) invalid("flags = ", a.flags, ": unknown bits ", a.flags & ~known);
-  if (a.cos == nullptr && has_flag(a, RAPT_KV_APPEND_INTERLEAVED))
-    invalid("flags = RAPT_KV_APPEND_INTERLEAVED: given without cos and sin");
-  if (a.q == nullptr && has_flag(a, RAPT_KV_APPEND_Q_AT_START))
-    invalid("flags = RAPT_KV_APPEND_Q_AT_START: given without q");
+  if (a.cos == nullptr && has_flag(a, RAPT_KV_APPEND_INTERLEAVED)) invalid("interleaved: given without cos and sin");
+  if (a.q == nullptr && has_flag(a, RAPT_KV_APPEND_Q_AT_START)) invalid("q_at_start: given without q");
 }
 
 struct Named {
@@ -118,6 +116,9 @@ void check_caches(const Args& a) {
             ": a cache with block_table or slot_mapping must have fewer than 2^31 rows");
 }
 
+// The word of a kind of descale: it is the same in C++ and Python.
+const char* word_of(int32_t scales) { return scales == RAPT_SCALE_HEAD ? "head" : "token"; }
+
 void check_cache_dtype(const char* name, const rapt_tensor& input, const char* cache_name, const rapt_tensor& cache,
                        const char* scales_name, int32_t scales) {
   const DType from = dtype_of(input), to = dtype_of(cache);
@@ -126,25 +127,27 @@ void check_cache_dtype(const char* name, const rapt_tensor& input, const char* c
     if (from == to) return;
     if (is_fp8(to) && !is_fp8(from))
       invalid(cache_name, ".dtype = ", name_of(to), ": ", name, " is ", name_of(from), ", so ", scales_name,
-              " must be RAPT_SCALE_HEAD or RAPT_SCALE_TOKEN");
+              " must be head or token");
     invalid(cache_name, ".dtype = ", name_of(to), ": must be that of ", name, ", ", name_of(from),
             "; rapt converts only f32, f16 and bf16 to FP8");
   }
   if (scales != RAPT_SCALE_HEAD && scales != RAPT_SCALE_TOKEN)
-    invalid(scales_name, " = ", scales, ": must be RAPT_SCALE_NONE, RAPT_SCALE_HEAD or RAPT_SCALE_TOKEN");
+    invalid(scales_name, " = ", scales, ": must be none, head or token");
   if (is_fp8(from))
-    invalid(scales_name, " = ", scales, ": ", name, " is ", name_of(from), " already; FP8 is not quantised again");
+    invalid(scales_name, " = ", word_of(scales), ": ", name, " is ", name_of(from),
+            " already; FP8 is not quantised again");
   if (!is_fp8(to))
-    invalid(scales_name, " = ", scales, ": ", cache_name, " is ", name_of(to), "; only FP8 caches have descales");
+    invalid(scales_name, " = ", word_of(scales), ": ", cache_name, " is ", name_of(to),
+            "; only FP8 caches have descales");
 }
 
 void check_descale(const Args& a, const char* name, const rapt_tensor* descale, const char* scales_name,
                    int32_t scales) {
   if (scales == RAPT_SCALE_NONE) {
-    if (descale != nullptr) invalid(name, ": given, but ", scales_name, " is RAPT_SCALE_NONE");
+    if (descale != nullptr) invalid(name, ": given without ", scales_name, "; give both or neither");
     return;
   }
-  if (descale == nullptr) invalid(name, " = NULL: required with ", scales_name, " = ", scales);
+  if (descale == nullptr) invalid(name, ": required with ", scales_name, " = ", word_of(scales));
   require_dtype(name, *descale, {DType::f32});
   const int64_t heads = a.k->shape[1], *cache = a.k_cache->shape;
   if (scales == RAPT_SCALE_HEAD)
@@ -196,7 +199,7 @@ void check_places(const Args& a) {
 
 void check_rotary(const Args& a) {
   if ((a.cos == nullptr) != (a.sin == nullptr))
-    invalid(a.cos == nullptr ? "cos" : "sin", " = NULL: give cos and sin, or neither");
+    invalid(a.cos == nullptr ? "sin: given without cos" : "cos: given without sin", "; give both or neither");
   check_token_list(a, "positions", a.positions);
   if (a.cos == nullptr) {
     if (a.positions != nullptr) invalid("positions: given without cos and sin; they are the positions of the rotation");
@@ -211,19 +214,18 @@ void check_rotary(const Args& a) {
             dim_of(*a.k), ", the head dim of k");
   if (is_fp8(dtype_of(*a.k))) invalid("k.dtype = ", name_of(dtype_of(*a.k)), ": FP8 cannot be rotated (cos is given)");
   if (a.slot_mapping != nullptr && a.positions == nullptr)
-    invalid("positions = NULL: required with cos and slot_mapping, because slots do not give positions");
+    invalid("positions: required with cos and slot_mapping, because slots do not give positions");
 }
 
 void check_queries(const Args& a) {
   if ((a.q == nullptr) != (a.q_out == nullptr))
-    invalid(a.q == nullptr ? "q" : "q_out", " = NULL: give q and q_out, or neither");
+    invalid(a.q == nullptr ? "q_out: given without q" : "q: given without q_out", "; give both or neither");
   if (a.q == nullptr) return;
   if (a.cos == nullptr) invalid("q: given without cos and sin; rapt_kv_append only rotates q");
   require_dtype("q", *a.q, {DType::f32, DType::f16, DType::bf16});
   require_rank("q", *a.q, a.k->rank, is_packed(a) ? "packed [total, heads_q, dim]" : "[batch, heads_q, seqlen_q, dim]");
   const bool as_k = a.positions != nullptr || is_packed(a);  // tokens of q are tokens of k
-  if (has_flag(a, RAPT_KV_APPEND_Q_AT_START) && a.positions != nullptr)
-    invalid("flags = RAPT_KV_APPEND_Q_AT_START: given with positions");
+  if (has_flag(a, RAPT_KV_APPEND_Q_AT_START) && a.positions != nullptr) invalid("q_at_start: given with positions");
   if (is_packed(a))
     require_shape("q", *a.q, {a.k->shape[0], a.q->shape[1], dim_of(*a.k)}, "[k's total, heads_q, k's dim]");
   else

@@ -19,8 +19,7 @@ constexpr unsigned yarn = kind_bit(RAPT_ROTARY_YARN), llama3 = kind_bit(RAPT_ROT
 constexpr unsigned dynamic = kind_bit(RAPT_ROTARY_DYNAMIC);
 constexpr unsigned scaled = kind_bit(RAPT_ROTARY_LINEAR) | dynamic | yarn | llama3;
 constexpr unsigned all_kinds = kind_bit(RAPT_ROTARY_DEFAULT) | scaled;
-constexpr const char* kind_names[] = {"RAPT_ROTARY_DEFAULT", "RAPT_ROTARY_LINEAR", "RAPT_ROTARY_DYNAMIC",
-                                      "RAPT_ROTARY_YARN", "RAPT_ROTARY_LLAMA3"};
+constexpr const char* kind_names[] = {"default", "linear", "dynamic", "yarn", "llama3"};  // for error sentences
 
 // A parameter: its bit of `has`, the kinds that use it, the kinds that require it, and the number that it must exceed.
 struct Parameter {
@@ -66,7 +65,7 @@ void check_parameters(const Args& a) {
     if (!(value > one.above) || !std::isfinite(value))
       invalid(one.name, " = ", value, ": must be finite and above ", one.above);
   }
-  if (a.flags != 0 && kind != yarn) invalid("flags = RAPT_ROTARY_NO_TRUNCATE: kind = ", name, " does not use it");
+  if (a.flags != 0 && kind != yarn) invalid("truncate = false: kind = ", name, " does not use it");
   if (has(a, RAPT_ROTARY_HAS_MSCALE) != has(a, RAPT_ROTARY_HAS_MSCALE_ALL_DIM))
     invalid("mscale and mscale_all_dim: give both or neither");
   if (has(a, RAPT_ROTARY_HAS_MSCALE) && has(a, RAPT_ROTARY_HAS_ATTENTION_FACTOR))
@@ -90,7 +89,7 @@ void check_tables(const Args& a) {
   if (a.cos->shape[0] > most || a.cos->shape[1] > most)
     invalid("cos.shape = ", shape_text(*a.cos), ": sizes must be at most 2^40");
   if (a.kind == RAPT_ROTARY_DYNAMIC && a.cos->shape[1] < 2)
-    invalid("cos.shape = ", shape_text(*a.cos), ": kind = RAPT_ROTARY_DYNAMIC needs a rotary_dim of at least 4");
+    invalid("cos.shape = ", shape_text(*a.cos), ": kind = dynamic needs a rotary_dim of at least 4");
   if (a.first_position < 0 || a.first_position > most)
     invalid("first_position = ", a.first_position, ": must be from 0 to 2^40");
 }

@@ -211,6 +211,44 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
   expect_exception(RAPT_ERROR_INVALID_ARGUMENT, "num_threads", [&] { (void)Context({.num_threads = -4}); });
 }
 
+// A cache of three pages of four keys, and one sequence with pages 2 and 0.
+TEST(Api, WrongPagesArriveAsExceptions) {
+  float x[8]{}, cache[2][3 * 4 * 8], out[8], before[3 * 4 * 8];
+  std::fill(&cache[0][0], &cache[2][0], 7.0f), std::fill(out, out + 8, 7.0f), std::fill(before, std::end(before), 7.0f);
+  int32_t pages[] = {2, 0}, used[] = {5};
+  int64_t slots[] = {12};
+  float angles[3 * 4]{};
+  const Tensor token(static_cast<const float*>(x), {1, 1, 1, 8}), k(cache[0], {3, 1, 4, 8}), v(cache[1], {3, 1, 4, 8});
+  const Tensor result(out, {1, 1, 1, 8}), table(pages, {1, 2}), lengths(used, {1});
+  const auto refused = [](const char* sentence, const auto& call) {
+    expect_exception(RAPT_ERROR_INVALID_ARGUMENT, sentence, call);
+  };
+  const auto attend = [&](const SdpaOptions& options) { return [&, options] { sdpa(token, k, v, result, options); }; };
+  const auto append = [&](const KvAppendOptions& o) { return [&, o] { kv_append(token, token, k, v, o); }; };
+
+  refused("max_seqlen_k = 9: must be at most 8, because a row of block_table has 2 pages of 4 keys",
+          attend({.max_seqlen_k = 9, .seqused_k = lengths, .block_table = table}));
+  refused("block_table.rank = 1 (shape [2]): must be 2", attend({.block_table = Tensor(pages, {2})}));
+  refused("block_table.dtype = i64: must be i32", attend({.block_table = Tensor(slots, {1, 1})}));
+  refused(
+      "cos.shape = [3, 4]: k[0, 0] has rotary position 5, so cos and sin need at least 6 rows",
+      append(
+          {.seqused_k = lengths, .block_table = table, .cos = Tensor(angles, {3, 4}), .sin = Tensor(angles, {3, 4})}));
+  refused("slot_mapping[0, 0] = 12: must be negative (skipped) or less than 12",
+          append({.slot_mapping = Tensor(slots, {1, 1})}));
+  pages[1] = 3;
+  refused("block_table[0, 1] = 3: must be a page of k, from 0 to 2",
+          attend({.seqused_k = lengths, .block_table = table}));
+  refused("block_table[0, 1] = 3: must be from 0 to 2, a page of k_cache",
+          append({.seqused_k = lengths, .block_table = table}));
+  used[0] = 9;
+  refused("seqused_k[0] = 9", attend({.seqused_k = lengths, .block_table = table}));
+  refused("block_table: sequence 0 has 10 tokens after the append",
+          append({.seqused_k = lengths, .block_table = table}));
+  for (const float* written : {cache[0], cache[1]}) EXPECT_TRUE(std::equal(before, std::end(before), written));
+  EXPECT_TRUE(std::equal(out, out + 8, before));
+}
+
 TEST(Api, PrepareChangesNothingAndAsksNothingOfContents) {
   const int32_t nonsense[] = {7, -1, 900};  // prepare does not read contents
   float data[10 * 2 * 8]{}, out[10 * 2 * 8];

@@ -734,6 +734,7 @@ void streams_and_events() {
   end.record(first.handle());
   end.synchronize();
   EXPECT_GE(Event::microseconds(begin, end), 1900);
+  EXPECT_EQ(calls_of([&] { end.order_before(second.handle()); }, "cuStreamWaitEvent"), 1);
   const Event unrecorded;
   expect_error(ErrorCode::device, {"cuEventElapsedTime", "CUDA_ERROR_INVALID_HANDLE"},
                [&] { Event::microseconds(begin, unrecorded); });

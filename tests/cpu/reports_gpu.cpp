@@ -1,4 +1,4 @@
-// Reports R98..R102, R172 and R182 (streams, devices, all compute capabilities, read-only home folders) without a GPU.
+// Reports R98..R104, R172 and R182 (streams, devices, all compute capabilities, read-only home folders) without a GPU.
 // The whole library runs with the stand-in driver of tests/fake_cuda, which counts calls and records launches.
 // tests/gpu checks the results of kernels. reports.h describes each report.
 
@@ -60,7 +60,7 @@ struct FakeCall {
 long calls_beside_the_stream() {
   long calls = 0;
   for (const char* function : {"cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8", "cuStreamSynchronize",
-                               "cuEventSynchronize", "cuEventRecord", "cuStreamCreate"})
+                               "cuEventSynchronize", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"})
     calls += fake().calls(function);
   return calls;
 }
@@ -138,6 +138,32 @@ TEST(Reports, R102) {
       EXPECT_EQ(fake().opt_in_smem(index), smem_bytes);
     }
     EXPECT_EQ(fake().launches(), 3);
+  });
+}
+
+// The launch of a decoding step does not depend on lengths and pages, and the call reads neither on the host. So a
+// recorded launch serves all of them.
+TEST(Reports, R104) {
+  on_fake_gpus("R104", "90", [] {
+    rapt_context context(without_cache());
+    const std::string line = "f16 b2 h8:2 q1 k8192 d128 page=16 lse seqused=";
+    FakeCall shorter(line + "2,2", 0), longer(line + "8192,17", 0);
+    const cuda::ContextScope scope(0, nullptr);
+    const cuda::Stream stream;
+    ASSERT_EQ(rapt_prepare(&context, &shorter.device->args(), stream.handle()), RAPT_OK) << rapt_last_error();
+    const long before = calls_beside_the_stream();
+    cuda::Graph::begin(stream.handle());
+    EXPECT_EQ(shorter.enqueue(&context, stream.handle()), RAPT_OK) << shorter.call.message;
+    const cuda::Graph graph(stream.handle());
+    const fake_cuda::LaunchRecord recorded = fake().last_launch();
+    EXPECT_EQ(longer.enqueue(&context, stream.handle()), RAPT_OK) << longer.call.message;
+    const fake_cuda::LaunchRecord eager = fake().last_launch();
+    EXPECT_EQ(fake().launches(), 1) << "only the second call has run";
+    EXPECT_EQ(recorded.grid_x, eager.grid_x);
+    EXPECT_EQ(recorded.threads, eager.threads);
+    EXPECT_EQ(recorded.smem_bytes, eager.smem_bytes);
+    EXPECT_EQ(calls_beside_the_stream(), before);
+    EXPECT_EQ(fake().live_libraries(), 1) << "both lengths have the same kernel";
   });
 }
 

@@ -555,6 +555,13 @@ Result cuEventSynchronize(EventHandle) {
   return enter(self);
 }
 
+Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
+  static Entry& self = *find("cuStreamWaitEvent");
+  if (const Result result = enter(self)) return result;
+  if (event == nullptr) return invalid_handle;
+  return context_of(stream) == nullptr ? invalid_context : ok;
+}
+
 Result cuEventElapsedTime(float* milliseconds, EventHandle begin, EventHandle end) {
   static Entry& self = *find("cuEventElapsedTime");
   if (const Result result = enter(self)) return result;
@@ -981,6 +988,7 @@ std::vector<std::unique_ptr<Entry>> make_table() {
   add("cuEventDestroy", 4000, &Driver::cuEventDestroy, &cuEventDestroy);
   add("cuEventRecord", 2000, &Driver::cuEventRecord, &cuEventRecord);
   add("cuEventSynchronize", 2000, &Driver::cuEventSynchronize, &cuEventSynchronize);
+  add("cuStreamWaitEvent", 3020, &Driver::cuStreamWaitEvent, &cuStreamWaitEvent);
   add("cuEventElapsedTime", 2000, &Driver::cuEventElapsedTime, &cuEventElapsedTime);
   add("cuMemAlloc", 3020, &Driver::cuMemAlloc, &cuMemAlloc);
   add("cuMemFree", 3020, &Driver::cuMemFree, &cuMemFree);

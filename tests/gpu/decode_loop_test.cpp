@@ -7,19 +7,6 @@
 namespace rapt::test {
 namespace {
 
-// A tensor in GPU memory whose contents the host changes between replays.
-struct ChangingTensor {
-  const HostTensor& host;
-  cuda::Buffer buffer;
-  rapt_tensor tensor;
-
-  ChangingTensor(const HostTensor& of, const rapt_tensor& placed)
-      : host(of), buffer(static_cast<size_t>(of.size() * bytes_of(of.dtype))), tensor(placed) {
-    tensor.data = buffer.data();
-  }
-  void upload() { buffer.upload(host.data(), buffer.bytes(), 0); }
-};
-
 class GpuDecodeLoop : public GpuTest {};
 
 TEST_F(GpuDecodeLoop, OneGraphFor4096Steps) {

@@ -1,5 +1,5 @@
-// PlacedTensors: the tensors of one call in GPU memory, with bytes of 0xff around each. Used by quantize_test.cpp and
-// kv_append_test.cpp.
+// PlacedTensors: the tensors of one call in GPU memory, with bytes of 0xff around each. ChangingTensor: a tensor whose
+// contents change between calls. Used by tests of operations that DeviceCall does not know, and of paged caches.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -61,6 +61,20 @@ class PlacedTensors {
 
   size_t guard_bytes_;
   std::deque<Placed> placed_;
+};
+
+// A contiguous tensor in GPU memory whose contents the host changes between calls or replays.
+struct ChangingTensor {
+  const HostTensor& host;
+  cuda::Buffer buffer;
+  rapt_tensor tensor;
+
+  // view: a view of the host's tensor. `tensor` differs from it in address and device.
+  ChangingTensor(const HostTensor& of, const rapt_tensor& view)
+      : host(of), buffer(static_cast<size_t>(of.size() * bytes_of(of.dtype))), tensor(view) {
+    tensor.data = buffer.data(), tensor.device = first_gpu;
+  }
+  void upload() { buffer.upload(host.data(), buffer.bytes(), 0); }
 };
 
 }  // namespace rapt::test

@@ -42,50 +42,79 @@ TEST_F(Profile, counters_of_shipped_kernels) {
   std::filesystem::remove_all(folder);
 }
 
-// Time stamps: every stage is there, the shares of each role add up, and the times are plausible.
-TEST_F(Profile, time_stamps_of_shipped_kernels) {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rapt";
-  if (!std::filesystem::exists(program)) return skip("no program beside the tests: " + program.string());
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "rapt-gpu-trace";
-  std::filesystem::create_directories(folder);
-  using Pair = std::pair<const char*, const char*>;
-  for (const auto& [line, family] :
-       {Pair{"f16 h8 q512 d64", "attention_sm80"}, Pair{"f16 h32 q4096 d128 causal", "attention_sm80"},
-        Pair{"e4m3 out=f16 h8 q512 d64 scales=head", "attention_sm80"},
-        Pair{"f16 b8 h32:8 q1 k4096 d128", "attention_sm80"}, Pair{"f32 h8 q512 d20 causal", "attention_scalar"},
-        Pair{"bf16 b2 h32 q4096 d64 causal", "attention_sm90"}, Pair{"f16 h32 q4096 d128", "attention_sm90"},
-        Pair{"bf16 b16 h12 q512 d64", "attention_sm90"}}) {
-    const bool sm90 = std::string(family) == "attention_sm90";
-    if (sm90 && cuda::device(0).arch != "sm_90a") continue;
-    const std::string command =
-        concat("'", program.string(), "' profile '", line, "' --device cuda:0 --family ", family, " --trace --json");
-    const Outcome outcome = run_in(folder, command);
-    ASSERT_EQ(outcome.code, 0) << line << "\n" << outcome.err;
-    const auto json = nlohmann::json::parse(outcome.out);
-    std::map<std::string, double> shares;  // key: role; stages without a role count for all roles
-    for (const auto& stage : json["stages"]) {
-      const std::set<std::string> optional{"wait turn", "wait K", "wait V", "skip"};
-      const bool may_miss = sm90 && optional.contains(stage["stage"].get<std::string>());
-      if (!may_miss) {
-        EXPECT_GT(stage["per_warp"].get<double>(), 0) << line << stage;
-      }
-      shares[stage["role"].get<std::string>()] += stage["share"].get<double>();
-    }
-    const double common = shares[""];
-    if (shares.size() > 1) shares.erase("");
-    EXPECT_GE(shares.size(), sm90 ? 3u : 1u) << line << ": a producer and two or three consumers";
-    for (const auto& [role, share] : shares) EXPECT_NEAR(share + (role.empty() ? 0 : common), 1, 0.1) << line << role;
-    EXPECT_FALSE(json["lost"].get<bool>()) << line;
-    const double cycles_per_ns = json["cycles_per_ns"].get<double>();
-    EXPECT_GT(cycles_per_ns, 0.2) << line;
-    EXPECT_LT(cycles_per_ns, 4) << line;
-    EXPECT_LT(json["us_with_marks"].get<double>(), 2 * json["us"].get<double>()) << line;
-    EXPECT_TRUE(std::filesystem::exists(folder / json["written"].get<std::string>()));
-    std::printf("%s: cycles per ns %.2f, %.2f us, with marks %.2f us\n", line, cycles_per_ns, json["us"].get<double>(),
-                json["us_with_marks"].get<double>());
+// A problem whose time stamps are read, and the kernel family that computes it. Each is a test of its own, so that each
+// is within the time limit of the watchdog.
+struct Traced {
+  const char *name, *line, *family;
+};
+void PrintTo(const Traced& traced, std::ostream* to) { *to << traced.line; }  // GoogleTest calls this
+
+class ProfileTrace : public Profile, public testing::WithParamInterface<Traced> {
+ protected:
+  void SetUp() override {
+    Profile::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    program_ = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "rapt";
+    if (!std::filesystem::exists(program_)) return skip("no program beside the tests: " + program_.string());
+    if (on_sm90() && cuda::device(0).arch != "sm_90a") return skip("attention_sm90 needs sm_90a");
+    folder_ = std::filesystem::path(testing::TempDir()) / concat("rapt-gpu-trace-", GetParam().name);
+    std::filesystem::create_directories(folder_);
   }
-  std::filesystem::remove_all(folder);
+  void TearDown() override {
+    std::filesystem::remove_all(folder_);
+    Profile::TearDown();
+  }
+  static bool on_sm90() { return std::string_view(GetParam().family) == "attention_sm90"; }
+
+  std::filesystem::path program_, folder_;
+};
+
+// Expects that every stage is there, and that the shares of each role add up to 1.
+void expect_all_stages(const nlohmann::json& stages, bool sm90) {
+  std::map<std::string, double> shares;  // key: role; stages without a role count for all roles
+  for (const auto& stage : stages) {
+    const std::set<std::string> optional{"wait turn", "wait K", "wait V", "skip"};
+    const bool may_miss = sm90 && optional.contains(stage["stage"].get<std::string>());
+    if (!may_miss) {
+      EXPECT_GT(stage["per_warp"].get<double>(), 0) << stage;
+    }
+    shares[stage["role"].get<std::string>()] += stage["share"].get<double>();
+  }
+  const double common = shares[""];
+  if (shares.size() > 1) shares.erase("");
+  EXPECT_GE(shares.size(), sm90 ? 3u : 1u) << "a producer and two or three consumers";
+  for (const auto& [role, share] : shares) EXPECT_NEAR(share + (role.empty() ? 0 : common), 1, 0.1) << role;
 }
+
+TEST_P(ProfileTrace, time_stamps) {
+  const auto& [name, line, family] = GetParam();
+  SCOPED_TRACE(line);
+  const std::string command =
+      concat("'", program_.string(), "' profile '", line, "' --device cuda:0 --family ", family, " --trace --json");
+  const Outcome outcome = run_in(folder_, command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  expect_all_stages(json["stages"], on_sm90());
+  EXPECT_FALSE(json["lost"].get<bool>());
+  const double cycles_per_ns = json["cycles_per_ns"].get<double>();
+  EXPECT_GT(cycles_per_ns, 0.2);
+  EXPECT_LT(cycles_per_ns, 4);
+  EXPECT_LT(json["us_with_marks"].get<double>(), 2 * json["us"].get<double>());
+  EXPECT_TRUE(std::filesystem::exists(folder_ / json["written"].get<std::string>()));
+  std::printf("%s: cycles per ns %.2f, %.2f us, with marks %.2f us\n", line, cycles_per_ns, json["us"].get<double>(),
+              json["us_with_marks"].get<double>());
+}
+
+constexpr Traced traced[] = {{"sm80_short", "f16 h8 q512 d64", "attention_sm80"},
+                             {"sm80_causal", "f16 h32 q4096 d128 causal", "attention_sm80"},
+                             {"sm80_fp8", "e4m3 out=f16 h8 q512 d64 scales=head", "attention_sm80"},
+                             {"sm80_one_query", "f16 b8 h32:8 q1 k4096 d128", "attention_sm80"},
+                             {"scalar", "f32 h8 q512 d20 causal", "attention_scalar"},
+                             {"sm90_causal", "bf16 b2 h32 q4096 d64 causal", "attention_sm90"},
+                             {"sm90", "f16 h32 q4096 d128", "attention_sm90"},
+                             {"sm90_short", "bf16 b16 h12 q512 d64", "attention_sm90"}};
+INSTANTIATE_TEST_SUITE_P(Problem, ProfileTrace, testing::ValuesIn(traced),
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
 }  // namespace rapt::test

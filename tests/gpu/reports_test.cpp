@@ -9,6 +9,7 @@
 
 #include "../cpu/append_then_attend.h"
 #include "base/error.h"
+#include "check/paged.h"
 #include "cuda/driver.h"
 #include "gpu_support.h"
 #include "jit/jit.h"
@@ -87,7 +88,7 @@ int64_t elements_that_differ(const HostTensor& tensor, double value) {
 TEST(GpuReportTable, EveryRowThatTakesAGpuHasItsTest) {
   std::set<std::string> on_one, on_two;
   for (const Report& r : reports) {
-    if (r.runs == Runs::gpu || r.runs == Runs::gpu_part) on_one.insert(std::string(r.id));
+    if (r.runs == Runs::gpu) on_one.insert(std::string(r.id));
     if (r.runs == Runs::two_gpus) on_two.insert(std::string(r.id));
   }
   EXPECT_EQ(tests_of("GpuReports"), on_one);
@@ -160,8 +161,17 @@ TEST_F(GpuReports, R98) {
   EXPECT_GT(cuda::Event::microseconds(call_done, default_done), 0) << "the call waited for the default stream";
 }
 
-// The lengths grow between recording and replay. GpuDecodeLoop does the same with a paged cache.
-TEST_F(GpuReports, R104) {
+namespace {
+
+// The lengths of two sequences in a replay. exchanged: each sequence has the pages of the other one.
+struct Replay {
+  int first, second;
+  bool exchanged = false;
+};
+constexpr Replay replays[] = {{2, 2, true}, {8192, 17}, {0, 8191}, {8192, 17, true}, {2, 2}};
+
+// Records a decoding step for the lengths 2 and 2, and replays it with others.
+void expect_replays_dense_keys() {
   Call call = make("f16 b2 h8:2 q1 k8192 d128 seqused=2,2 lse");
   fill_hash(call);
   GpuCall gpu(call);
@@ -170,10 +180,9 @@ TEST_F(GpuReports, R104) {
   cuda::Graph::begin(stream.handle());
   gpu.expect_enqueue(stream.handle());
   const cuda::Graph graph(stream.handle());
-  for (const auto& [first, second] : {std::array<int, 2>{2, 2}, {8192, 17}, {0, 8191}, {2, 2}}) {
-    SCOPED_TRACE(concat(first, ", ", second));
-    put(call.in.seqused_k, {0}, first);
-    put(call.in.seqused_k, {1}, second);
+  for (const Replay& replay : replays) {
+    SCOPED_TRACE(concat(replay.first, ", ", replay.second));
+    put(call.in.seqused_k, {0}, replay.first), put(call.in.seqused_k, {1}, replay.second);
     gpu.restart();
     graph.replay(stream.handle());
     stream.synchronize();
@@ -181,6 +190,99 @@ TEST_F(GpuReports, R104) {
     expect_same_bits(gpu.result(), run_gpu(eager));
     expect_oracle(eager);
   }
+}
+
+// A view of the tensor with its two batch rows exchanged.
+HostTensor exchange_rows(HostTensor tensor) {
+  tensor.offset += tensor.strides[0];
+  tensor.strides[0] = -tensor.strides[0];
+  return tensor;
+}
+
+// The same step over keys in pages of 16. Lengths and block table change in GPU memory, at the addresses of the
+// recorded call.
+class PagedStep {
+ public:
+  PagedStep() {
+    args_.struct_size = sizeof args_;
+    args_.q = q_.get(), args_.k = k_.get(), args_.v = v_.get(), args_.out = out_.get(), args_.lse = lse_.get();
+    args_.block_table = &table_.tensor, args_.seqused_k = &used_.tensor;
+  }
+  const rapt_sdpa_args& args() const { return args_; }
+
+  void set(const Replay& replay) {
+    const int lengths[] = {replay.first, replay.second};
+    for (int64_t b = 0; b < 2; ++b) {
+      put(used_row_, {b}, lengths[b]), put(dense_.in.seqused_k, {b}, lengths[b]);
+      const int64_t from = replay.exchanged ? 1 - b : b;
+      for (int64_t i = 0; i < columns; ++i)  // entries past the end are not pages
+        put(table_rows_, {b, i}, i * page < lengths[b] ? pages_.block_table.at({from, i}) : 1e9);
+    }
+    table_.upload(), used_.upload();
+  }
+  // Waits for the stream. The call with dense keys that has the outputs of the GPU.
+  Call result(const cuda::Stream& stream, const Replay& replay) {
+    stream.synchronize();
+    placed_.download();
+    Call call = dense_;
+    if (replay.exchanged) call.in.k = exchange_rows(call.in.k), call.in.v = exchange_rows(call.in.v);
+    return call;
+  }
+
+ private:
+  static constexpr int64_t page = 16, columns = 8192 / page;
+  static Call hashed(const std::string& line) {
+    Call call = make(line);
+    fill_hash(call);
+    call.out = check::make_outputs(call.problem);
+    return call;
+  }
+  static check::PagedKeys pages_of(const Call& call) {
+    Problem problem = call.problem;
+    problem.page_size = page;
+    return check::make_paged(problem, call.in);
+  }
+
+  Call dense_ = hashed("f16 b2 h8:2 q1 k8192 d128 seqused=8192,8192 lse");
+  check::PagedKeys pages_ = pages_of(dense_);
+  HostTensor table_rows_ = make_tensor(DType::i32, {2, columns}), used_row_ = make_tensor(DType::i32, {2});
+  PlacedTensors placed_{4096};
+  const check::View q_{"q", dense_.in.q, placed_.placement()}, k_{"k", pages_.k, placed_.placement()},
+      v_{"v", pages_.v, placed_.placement()}, out_{"out", dense_.out.out, placed_.placement()},
+      lse_{"lse", dense_.out.lse, placed_.placement()}, table_view_{"block_table", table_rows_, check::in_host_memory},
+      used_view_{"seqused_k", used_row_, check::in_host_memory};
+  ChangingTensor table_{table_rows_, *table_view_.get()}, used_{used_row_, *used_view_.get()};
+  rapt_sdpa_args args_{};
+};
+
+void expect_replays_pages() {
+  PagedStep step;
+  step.set(replays[0]);
+  const cuda::Stream stream;
+  ASSERT_EQ(rapt_prepare(nullptr, &step.args(), stream.handle()), RAPT_OK) << rapt_last_error();
+  cuda::Graph::begin(stream.handle());
+  EXPECT_EQ(rapt_sdpa(nullptr, &step.args(), stream.handle()), RAPT_OK) << rapt_last_error();
+  const cuda::Graph graph(stream.handle());
+  for (const Replay& replay : replays) {
+    SCOPED_TRACE(concat("pages, ", replay.first, ", ", replay.second, replay.exchanged ? ", exchanged" : ""));
+    step.set(replay);
+    graph.replay(stream.handle());
+    const Call replayed = step.result(stream, replay);
+    expect_oracle(replayed);
+    const auto out = bits(replayed.out.out), lse = bits(replayed.out.lse);
+    ASSERT_EQ(rapt_sdpa(nullptr, &step.args(), stream.handle()), RAPT_OK) << rapt_last_error();
+    const Call eager = step.result(stream, replay);
+    EXPECT_EQ(out, bits(eager.out.out));
+    EXPECT_EQ(lse, bits(eager.out.lse));
+  }
+}
+
+}  // namespace
+
+// The lengths grow between recording and replay.
+TEST_F(GpuReports, R104) {
+  expect_replays_dense_keys();
+  expect_replays_pages();
 }
 
 TEST_F(GpuReports, R111) {

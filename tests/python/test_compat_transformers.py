@@ -225,6 +225,28 @@ def test_generate_compiles_its_static_cache_on_a_gpu():
     assert torch.equal(build("llama", "rapt", "cuda").generate(ids, attention_mask=real, **options), theirs)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_generate_replays_one_graph_for_all_steps_on_a_gpu(monkeypatch):
+    """transformers runs compiled decode steps with a static cache as CUDA graphs. A replay does not call rapt. So each
+    of the three layers calls rapt at most twice: in a step before the recording, and in the recorded step."""
+    core, made = rapt._core, []
+    launch = core.sdpa_here
+
+    def counted(q, k, v, **options):
+        made.append(q.shape[2])
+        return launch(q, k, v, **options)
+
+    monkeypatch.setattr(core, "sdpa_here", counted)
+    ids, real = tokens("cuda", "left")
+    options = dict(max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation="static")
+    model = build("llama", "rapt", "cuda")
+    first = model.generate(ids, attention_mask=real, **options)
+    assert 1 in made
+    made.clear()
+    assert torch.equal(model.generate(ids, attention_mask=real, **options), first)
+    assert made.count(1) <= 2 * 3 < 11 * 3
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @torch.no_grad()
 def test_decoding_with_a_static_cache_compiles_into_one_graph(device):
@@ -241,8 +263,9 @@ def test_decoding_with_a_static_cache_compiles_into_one_graph(device):
         assert rms(logits[:, 0] - whole[:, at]) <= 64 * UNIT[torch.float32] * rms(whole)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt-oss"])
-def test_a_static_cache_keeps_one_plan(name, monkeypatch):
+def test_a_static_cache_keeps_one_plan(name, device, monkeypatch):
     """All decode steps of a static cache are the same problem, so they have the same plan. A layer with a sliding
     window has a cache of another size, and so a second problem. A dynamic cache is a new problem in each step."""
     plans = {}
@@ -253,8 +276,8 @@ def test_a_static_cache_keeps_one_plan(name, monkeypatch):
         return rapt.sdpa(q, k, v, **options)
 
     monkeypatch.setattr(compat, "attention", recorded)
-    ids, real = tokens("cpu", "left")
-    model = build(name, "rapt")
+    ids, real = tokens(device, "left")
+    model = build(name, "rapt", device)
     for kind in ("static", "dynamic"):
         options = dict(max_new_tokens=12, min_new_tokens=12, do_sample=False, disable_compile=True)
         model.generate(ids, attention_mask=real, cache_implementation=kind, **options)

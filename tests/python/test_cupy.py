@@ -64,6 +64,51 @@ def test_descales(qkv, kind):
     assert_near(out.get(), reference(q.get(), *values)[0], "float16")
 
 
+def paged_numbers(rng):
+    """q, k and v of two sequences, their lengths, and the block table of pages of 16 in no order."""
+    q, k, v = (rng.standard_normal((2, heads, n, 64)).astype(np.float16) for heads, n in ((4, 1), (2, 40), (2, 40)))
+    return q, k, v, np.array([40, 17], np.int32), np.array([[4, 0, 6], [2, 5, -1]], np.int32)
+
+
+@pytest.mark.parametrize("order", ["heads first", "rows first"])
+def test_appends_to_pages_and_reads_them(rng, order):
+    """k_cache and v_cache are views of one array. In `heads first`, heads of a token are neighbours in memory."""
+    q, k, v, used, table = paged_numbers(rng)
+    shape = (7, 2, 16, 2, 64) if order == "heads first" else (7, 2, 2, 16, 64)
+    both = cupy.full(shape, np.nan, np.float16)
+    k_cache, v_cache = (both[:, i].swapaxes(1, 2) if order == "heads first" else both[:, i] for i in range(2))
+    pages = {"block_table": cupy.asarray(table), "check_contents": True}
+    starts = cupy.asarray(np.array([0, 0], np.int32))
+    slots = np.array([[table[b, j // 16] * 16 + j % 16 if j < used[b] else -1 for j in range(40)] for b in range(2)])
+    rapt.kv_append(cupy.asarray(k), cupy.asarray(v), k_cache, v_cache, slot_mapping=cupy.asarray(slots))
+    found = rapt.sdpa(cupy.asarray(q), k_cache, v_cache, seqused_k=cupy.asarray(used), **pages)
+    in_use = np.arange(40) < used[:, None, None, None]
+    assert_near(found.get(), reference(q, k, v, mask=in_use)[0], "float16")
+    one = [cupy.asarray(x[:, :, :1]) for x in (k, v)]  # appending in pages gives the same bytes
+    before = both.copy()
+    rapt.kv_append(*one, k_cache, v_cache, starts=starts, **pages)
+    assert bool((both.view(np.uint16) == before.view(np.uint16)).all())
+
+
+def test_pages_on_the_current_stream_and_wrong_tables(rng):
+    q, k, v, used, table = paged_numbers(rng)
+    k_cache, v_cache = (cupy.asarray(rng.standard_normal((7, 2, 16, 64)).astype(np.float16)) for _ in "kv")
+    arrays = [cupy.asarray(x) for x in (q, used, table)]
+    expected = rapt.sdpa(arrays[0], k_cache, v_cache, seqused_k=arrays[1], block_table=arrays[2])
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        found = rapt.sdpa(arrays[0], k_cache, v_cache, seqused_k=arrays[1], block_table=arrays[2])
+        stream.synchronize()
+    assert bool((found == expected).all())
+    wrong = cupy.asarray(np.where(table == 6, 7, table))
+    with pytest.raises(rapt.InvalidArgument, match=r"block_table\[0, 2\] = 7: must be a page of k, from 0 to 6"):
+        rapt.sdpa(arrays[0], k_cache, v_cache, seqused_k=arrays[1], block_table=wrong, check_contents=True)
+    with pytest.raises(rapt.InvalidArgument, match="block_table.dtype = i64: must be i32"):
+        rapt.sdpa(arrays[0], k_cache, v_cache, seqused_k=arrays[1], block_table=cupy.asarray(table.astype(np.int64)))
+    with pytest.raises(rapt.InvalidArgument, match="block_table: a numpy.ndarray, but q is of cupy"):
+        rapt.sdpa(arrays[0], k_cache, v_cache, seqused_k=arrays[1], block_table=table)
+
+
 def test_quantize_uses_the_current_stream(rng):
     x = cupy.asarray(rng.standard_normal((2, 4, 333, 128)).astype(np.float16))
     expected = rapt.quantize(x, scales="block64", hadamard=True, smooth=True)

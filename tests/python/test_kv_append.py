@@ -2,6 +2,7 @@
 NumPy. tests/cpu/kv_append_test.cpp has the exhaustive tests."""
 
 import math
+import re
 
 import fp8
 import numpy as np
@@ -168,12 +169,18 @@ def test_errors(framework, new):
         ({"seqused_k": used, "k_scales": "block64"}, "k_scales = 'block64'"),
         ({"seqused_k": used, "layout": "hbsd"}, "layout = 'hbsd'"),
         ({"seqused_k": used, "interleaved": 1}, "interleaved = 1|interleaved"),
+        ({"seqused_k": used, "interleaved": True}, "interleaved: given without cos and sin"),
+        ({"seqused_k": used, "q_at_start": True}, "q_at_start: given without q"),
+        ({"seqused_k": used, "cos": k}, "cos: given without sin; give both or neither"),
+        ({"seqused_k": used, "k_scales": "head"}, "k_scales = head: k_cache is f32; only FP8 caches have descales"),
+        ({"seqused_k": used, "k_descale": k}, "k_descale: given without k_scales; give both or neither"),
         ({"seqused_k": used, "q": k}, "q: given without cos"),
         ({"seqused_k": used, "q_out": k}, "q_out: given without q"),
         ({"seqused_k": framework.array(np.array([3, 21], np.int32)), "check_contents": True}, r"seqused_k\[1\] = 21"),
     ):
-        with pytest.raises(rapt.InvalidArgument, match=sentence):
+        with pytest.raises(rapt.InvalidArgument, match=sentence) as error:
             rapt.kv_append(k, v, *given, **options)
+        assert not re.search("RAPT_|NULL", str(error.value))  # names of C
     for cache in given:
         assert (framework.numpy(cache) == POISON).all()
     if framework.name == "numpy":
@@ -412,6 +419,39 @@ def test_tables_of_the_definition():
             assert cos[row, j] == np.float32(math.cos(angle)) and sin[row, j] == np.float32(math.sin(angle))
 
 
+def test_wrong_places_in_pages(framework, new):
+    """The sentences are those of C, and no page changes. On a GPU, contents are checked only with check_contents."""
+    in_place(framework)
+    k, v = (framework.array(x) for x in new[:2])
+    cos, sin = (framework.array(x[:16]) for x in tables())
+    table = np.array([[4, 0, 2], [6, 1, 3]], np.int32)
+    used = np.array([3, 15], np.int32)
+    slots = np.arange(8, dtype=np.int32).reshape(2, 4)
+    for places, sentence in (
+        ({"seqused_k": used, "block_table": table[:, :2]}, "block_table: sequence 1 has 19 tokens .* pages for 16"),
+        ({"seqused_k": used, "block_table": table + 4}, r"block_table\[0, 0\] = 8: must be from 0 to 6"),
+        ({"seqused_k": used, "block_table": table - 4}, r"block_table\[1, 1\] = -3: must be from 0 to 6"),
+        ({"seqused_k": used * 0, "block_table": table * 0}, "block_table: tokens .* same place"),
+        ({"seqused_k": used, "block_table": table[0]}, r"block_table.rank = 1 .*: must be 2, \[batch, pages\]"),
+        ({"seqused_k": used, "block_table": table.astype(np.int64)}, "block_table.dtype = i64: must be i32"),
+        ({"slot_mapping": slots + 49}, r"slot_mapping\[1, 3\] = 56: must be negative \(skipped\) or less than 56"),
+        ({"slot_mapping": slots // 2}, "slot_mapping.*same place"),
+        ({"seqused_k": used, "block_table": table, "cos": cos, "sin": sin}, r"cos.shape = \[16, 4\]: .*position"),
+    ):
+        given = caches(framework, paged=True)
+        arrays = {name: framework.array(x) if isinstance(x, np.ndarray) else x for name, x in places.items()}
+        with pytest.raises(rapt.InvalidArgument, match=sentence):
+            rapt.kv_append(k, v, *given, **arrays, check_contents=True)
+        for cache in given:
+            assert (framework.numpy(cache) == POISON).all()
+    k_cache, v_cache = caches(framework, paged=True)
+    options = {"seqused_k": framework.array(used), "block_table": framework.array(table)}
+    with pytest.raises(rapt.InvalidArgument, match="k_cache.dtype = f16: must be that of k, f32"):
+        rapt.kv_append(k, v, caches(framework, "float16", paged=True)[0], v_cache, **options)
+    with pytest.raises(rapt.InvalidArgument, match=r"v_cache.shape = \[7, 3, 4, 16\]"):
+        rapt.kv_append(k, v, k_cache, v_cache[:, :, :4], **options)
+
+
 def test_tables_of_every_framework(framework):
     cos, sin = tables()
     found = rapt.rotary_tables(CAPACITY, 8, like=framework.empty((1,), "float32"))
@@ -431,13 +471,16 @@ def test_tables_of_every_framework(framework):
         ({"kind": "yarn", **YARN, "mscale": 1.0}, "mscale_all_dim"),
         ({"kind": "yarn", **YARN, "attention_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}, "attention_factor"),
         ({**RULES["llama3"], "high_freq_factor": 1.0}, "high_freq_factor = 1"),
-        ({"truncate": False}, "NO_TRUNCATE"),
+        ({"truncate": False}, "truncate = false: kind = default does not use it"),
+        ({"kind": "linear", "factor": 2.0, "beta_fast": 1.0}, "beta_fast = 1: kind = linear does not use it"),
+        ({"kind": "dynamic", "factor": 2.0}, "original_max_position_embeddings: required with kind = dynamic"),
         ({"first_position": -1}, "first_position = -1"),
     ],
 )
 def test_tables_refuse(options, sentence):
-    with pytest.raises(rapt.InvalidArgument, match=sentence):
+    with pytest.raises(rapt.InvalidArgument, match=sentence) as error:
         rapt.rotary_tables(4, 8, **options)
+    assert not re.search("RAPT_|NULL", str(error.value))  # names of C
 
 
 @pytest.mark.parametrize(("positions", "dim"), [(4, 7), (4, 0), (-1, 8)])

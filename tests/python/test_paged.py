@@ -88,8 +88,14 @@ def test_wrong_tables_are_refused():
         rapt.sdpa(q, *caches, seqused_k=used, block_table=wrong)
     with pytest.raises(rapt.InvalidArgument, match="max_seqlen_k = 97: must be at most 96"):
         rapt.sdpa(q, *caches, seqused_k=used, block_table=table, max_seqlen_k=97)
-    with pytest.raises(rapt.InvalidArgument, match="block_table"):
+    with pytest.raises(rapt.InvalidArgument, match="block_table.dtype = i64: must be i32"):
         rapt.sdpa(q, *caches, seqused_k=used, block_table=table.long())
+    with pytest.raises(rapt.InvalidArgument, match=r"block_table.rank = 1 .*: must be 2, \[batch, pages\]"):
+        rapt.sdpa(q, *caches, seqused_k=used, block_table=table[0])
+    with pytest.raises(rapt.InvalidArgument, match=r"seqused_k\[0\] = 97"):
+        rapt.sdpa(q, *caches, seqused_k=used + 27, block_table=table)
+    with pytest.raises(rapt.InvalidArgument, match="v.shape.*page_size"):
+        rapt.sdpa(q, caches[0], caches[1][:, :, :8], seqused_k=used, block_table=table)
 
 
 def test_the_flop_counter_counts_keys_in_use():
