@@ -45,8 +45,8 @@ struct DecodeAttention : CtaOf<cfg>::Type {
     Base::stage_rows(epilogue, softmax, o);
     const float v_scale = epilogue.v_descale();
     const auto store = [&](int row, int chunk, auto& sums) {
-      if (work.parts.is_stored(work.part)) {
-        store_part(work.parts.slot(work.part), row, chunk, sums, pass);
+      if (work.parts.is_stored(work.part())) {
+        store_part(work.parts.slot(work.part()), row, chunk, sums, pass);
         return;
       }
       if (pass != count_non_finite) epilogue.finish_chunk(row, chunk, v_scale, sums);
@@ -54,8 +54,8 @@ struct DecodeAttention : CtaOf<cfg>::Type {
     };
     const float nan_if_nonfinite = Base::combine_staged(epilogue, softmax, [&](int row, int chunk, auto& sums) {
       if constexpr (cfg.part_keys > 0) {
-        if (work.parts.folds && work.part > 0 && pass != count_non_finite) {
-          MergedRow all(load_part(work.parts.slot(work.part - 1), row, chunk));  // stored by this CTA
+        if (work.parts.folds && work.part() > 0 && pass != count_non_finite) {
+          MergedRow all(load_part(work.parts.slot(work.part() - 1), row, chunk));  // stored by this CTA
           all.add_next(sums);
           store(row, chunk, all);
           return;
@@ -85,7 +85,7 @@ struct DecodeAttention : CtaOf<cfg>::Type {
 
   float* slot_row(unsigned slot, int row) const {
     const int rows = cfg.part_keys > 0 ? params.slot_rows : cfg.block_m;
-    return params.slots + (static_cast<index_t>(slot) * rows + row) * decode_row_floats(cfg);
+    return params.slots + static_cast<index_t>(slot) * (rows * decode_row_floats(cfg)) + row * decode_row_floats(cfg);
   }
 
   // Writes 8 channels of a partial state. The thread of chunk 0 also writes the row's statistics. In the third pass the

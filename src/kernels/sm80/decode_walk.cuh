@@ -18,16 +18,21 @@ struct PartWork {
   int blocks = 0;           // of the tile
   int from = 0, count = 0;  // the CTA's blocks, counted in the tile
   Parts parts{};            // the parts of the tile
-  unsigned part = 0;        // the number of the CTA's part
 };
-using DecodeWork = PartWork<TileParts>;
-using FixedWork = PartWork<FixedParts>;
+struct DecodeWork : PartWork<TileParts> {
+  // Returns the number of the CTA's part.
+  unsigned part() const { return blockIdx.x - parts.first_cta; }
+};
+struct FixedWork : PartWork<FixedParts> {
+  unsigned number = 0;
+  unsigned part() const { return number; }
+};
 
 // Returns the number of a tile among the tiles of all sequences and heads.
 template <class Parts>
 inline unsigned tile_number(const DecodeParams& params, const PartWork<Parts>& work) {
-  return (static_cast<unsigned>(work.batch) * params.heads_k.value + static_cast<unsigned>(work.head_k)) *
-             params.row_tiles.value +
+  const auto heads_k = static_cast<index_t>(params.heads_k.value);
+  return static_cast<unsigned>(work.batch * heads_k + work.head_k) * params.row_tiles.value +
          static_cast<unsigned>(work.row_tile);
 }
 
@@ -85,8 +90,7 @@ struct DecodeWalk {
     work.row_tile = static_cast<int>(tile - head * params.row_tiles.value);
     const int blocks = blocks_of(work.sequence, work.row_tile);
     work.parts = {tile * params.parts.value, params.part_blocks.quotient(static_cast<unsigned>(blocks - 1)) + 1, false};
-    work.part = blockIdx.x - work.parts.first_cta;
-    work.from = static_cast<int>(work.part * each);
+    work.from = static_cast<int>((blockIdx.x - work.parts.first_cta) * each);
     work.count = blocks - work.from < static_cast<int>(each) ? blocks - work.from : static_cast<int>(each);
     work.blocks = work.count > 0 ? blocks : 0;
     return work;
@@ -151,7 +155,6 @@ struct DecodeWalk {
     work.from = begin > 0 ? begin : 0;
     work.count = (end < work.blocks ? end : work.blocks) - work.from;
     work.parts = TileParts::of(line, work.first_block, static_cast<unsigned>(work.blocks));
-    work.part = blockIdx.x - work.parts.first_cta;
   }
 };
 
@@ -174,8 +177,8 @@ struct FixedPartsWalk {
     return work;
   }
   bool advance(FixedWork& work) {
-    if (work.parts.folds && work.part + 1 < work.parts.count) {
-      set_part(work, work.part + 1);
+    if (work.parts.folds && work.number + 1 < work.parts.count) {
+      set_part(work, work.number + 1);
       return true;
     }
     take_unit();
@@ -224,7 +227,7 @@ struct FixedPartsWalk {
   static void set_part(FixedWork& work, unsigned part) {
     const unsigned begin = (work.first_block / part_blocks + part) * part_blocks, end = begin + part_blocks,
                    past = work.first_block + static_cast<unsigned>(work.blocks);
-    work.part = part;
+    work.number = part;
     work.from = begin > work.first_block ? static_cast<int>(begin - work.first_block) : 0;
     work.count = static_cast<int>((end < past ? end : past) - work.first_block) - work.from;
   }
