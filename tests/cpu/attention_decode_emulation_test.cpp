@@ -246,6 +246,34 @@ TEST_F(DecodeEmulated, Pages) {
     }
 }
 
+// Head dims above 256, with K and V in pieces, or with V read from K.
+TEST_F(DecodeEmulated, WideHeadDims) {
+  static constexpr auto wide = [](int block_m, int warps_m, int warps_n, bool v_in_k) {
+    Sm80Config c = config_of(DType::bf16, 272, block_m, 16, warps_n, 2);
+    c.warps_m = warps_m, c.head_dim_v = 256, c.v_slice = 512, c.v_piece = 16;
+    c.v_in_k = v_in_k, c.k_piece = v_in_k ? 272 : 64;
+    c.causal_or_local = true;
+    return c;
+  };
+  static constexpr Sm80Config pieces = wide(32, 2, 2, false), latent = wide(16, 1, 2, true),
+                              latent_2 = wide(32, 2, 4, true);
+  for (const unsigned ctas : {1u, 9u})
+    for (const auto fill : {normal, hidden, check::Fill::seen_nan}) {
+      expect_right<pieces>("bf16 b2 h4:1 q9 k150 d272:256 causal seqused=150,33 lse", fill, {ctas, true});
+      expect_right<latent>("bf16 b2 h4:1 q4 k150 d272:256 causal v_in_k lse sinks", fill, {ctas, true});
+      expect_right<latent_2>("bf16 b2 h4:1 q9 k150 d272:256 window=40,0 v_in_k seqused=150,70 lse", fill, {ctas});
+    }
+  static constexpr auto paged = [](Sm80Config c) {
+    c.paged = true;
+    return c;
+  };
+  static constexpr Sm80Config paged_pieces = paged(pieces), paged_latent = paged(latent);
+  for (const std::string size : {" page=1", " page=16", " page=100"}) {
+    expect_right<paged_pieces>("bf16 b3 h4:1 q9 k150 d272:256 causal seqused=150,0,33 lse" + size, hidden, {9});
+    expect_right<paged_latent>("bf16 b3 h4:1 q4 k150 d272:256 causal v_in_k seqused=150,0,33 lse" + size, hidden, {9});
+  }
+}
+
 // `invariant`: parts of 64 keys.
 constexpr Sm80Config invariant_config(DType dtype, int dim, int warps_m) {
   Sm80Config c = config_of(dtype, dim, 16 * warps_m, 16, 2, 2);

@@ -75,10 +75,11 @@ inline const std::vector<Edit>& sm90_edits() {
       {"sm90_sink_left_out", &attention_sm90, "sm90/epilogue.cuh",
        "sum = sum * moved + exp2_approx((sink - base) * log2_e);", "sum = sum * moved;", "f16 b1 h4 q40 k90 d16 sinks"},
       {"sm90_values_of_the_stage_before", &attention_sm90, "sm90/attention_sm90.cuh",
-       "MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), 1024, cfg.block_n * 128)",
-       "MatrixDescriptor::of(warp_uniform(shared.kv((at.stage + cfg.kv_stages - 1) % cfg.kv_stages)), 1024,"
-       " cfg.block_n * 128)",
+       "MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), group_bytes,",
+       "MatrixDescriptor::of(warp_uniform(shared.kv((at.stage + cfg.kv_stages - 1) % cfg.kv_stages)), group_bytes,",
        "f16 b1 h2 q64 k100 d16"},
+      {"sm90_head_of_another_page", &attention_sm90, "sm90/sm90.h", "return n * page + h * head;", "return n * page;",
+       "f16 b1 h2 q64 k100 d16 page=16"},
       {"sm90_values_read_before_they_arrive", &attention_sm90, "sm90/attention_sm90.cuh",
        "wait_barrier(shared.kv_full(at.stage), at.phase); RAPT_TRACE_NEXT(\"consumer #: P.V\");",
        "struct Late { unsigned barrier, phase; ~Late() { wait_barrier(barrier, phase); } };"
@@ -126,8 +127,8 @@ inline const std::vector<Edit>& sm90_edits() {
 inline const std::vector<Edit>& decode_edits() {
   using check::Fill;
   static const std::vector<Edit> edits = {
-      {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh", "if (group < part_groups)",
-       "if (group < part_groups / 2)", "f16 b1 h4:2 q1 k700 d64"},
+      {"decode_part_left_out_of_the_merge", &attention_decode, "sm80/attention_decode.cuh",
+       "if (group < part_groups && chunk", "if (group < part_groups / 2 && chunk", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_not_rescaled", &attention_decode, "sm80/attention_decode.cuh",
        "Softmax::rescale_factor(from, this->row_max, this->scale_log2)", "1.0f", "f16 b1 h4:2 q1 k700 d64"},
       {"decode_parts_rescaled_without_the_scale", &attention_decode, "sm80/attention_decode.cuh",
@@ -141,7 +142,7 @@ inline const std::vector<Edit>& decode_edits() {
       {"decode_seen_nan_of_a_part_lost", &attention_decode, "sm80/attention_decode.cuh",
        "if (sums.o[i] > 0.0f) to[chunk * 8 + i]", "if (sums.o[i] < 0.0f) to[chunk * 8 + i]",
        "bf16 b1 h4:2 q4 k700 d64 causal", Fill::seen_nan},
-      {"decode_query_of_the_first_head", &attention_decode, "sm80/attention_decode.cuh",
+      {"decode_query_of_the_first_head", &attention_decode, "sm80/attention_sm80.cuh",
        "p.q.index(cta.batch, head_of<cfg>(p, cta, row),", "p.q.index(cta.batch, cta.head,", "f16 b1 h4:2 q1 k300 d64"},
       {"decode_unused_queries_unwritten", &attention_decode, "sm80/attention_decode.cuh",
        "if (params.sm80.attention.seqused_q.present()) clear_unused_decode_rows", "if (false) clear_unused_decode_rows",
@@ -169,7 +170,12 @@ inline const std::vector<Edit>& decode_edits() {
        "paged_row_offset(paged_rows_smem(n_block), r,", "paged_row_offset(paged_rows_smem(n_block), r > 0 ? r - 1 : 0,",
        "bf16 b2 h4:2 q40 k200 d64 page=16"},
       {"paged_rows_of_the_block_before", &attention_decode, "sm80/attention_sm80.cuh",
-       "look_up_rows(rows, n_block + 1)", "look_up_rows(rows, n_block)", "bf16 b1 h4:2 q1 k2900 d64 page=16 splits=2"},
+       "first_key_of_block(n_block), page_entries_smem(n_block), paged",
+       "first_key_of_block(n_block), page_entries_smem(n_block + 1), paged",
+       "bf16 b1 h4:2 q1 k2900 d64 page=16 splits=2"},
+      {"latent_values_of_another_block", &attention_decode, "sm80/wide_attention.cuh",
+       "multiply_v<KPiece>(o, buffer, 0)", "multiply_v<KPiece>(o, after(buffer), 0)",
+       "bf16 b1 h16:1 q1 k200 d264:256 v_in_k"},
   };
   return edits;
 }

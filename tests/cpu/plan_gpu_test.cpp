@@ -424,11 +424,25 @@ TEST(PlanGpu, WideHeadDimsUseTensorCoresOnEveryGpu) {
           const Problem problem = parse_problem(concat("f16 ", rest, " d", dim, ":", dim_v));
           SCOPED_TRACE(concat(name, ": ", to_string(problem)));
           const Step step = plan(problem, device).steps[0];
-          ASSERT_EQ(step.family, &attention_sm80);
+          ASSERT_TRUE(step.family == &attention_sm80 || step.family == &attention_decode);
           EXPECT_NO_THROW(step.family->check_config({problem, device, step.config, step.config, true}));
           EXPECT_EQ(step.config.number("v_slice") > 0, true);
         }
   }
+}
+
+// If V is a part of K, keys are loaded once wherever two blocks of them fit into shared memory beside Q.
+TEST(PlanGpu, LatentKeysAreLoadedOnce) {
+  for (const char* name : presets)
+    for (const char* heads : {"h8:1", "h16:1", "h32:1", "h128:1"})
+      for (const char* rest : {" v_in_k", " v_in_k page=64 causal", " v_in_k seqused=100,3000", ""}) {
+        const Device device = device_preset(name);
+        const Problem problem = parse_problem(concat("bf16 b2 ", heads, " q1 k3000 d576:512", rest));
+        SCOPED_TRACE(concat(name, ": ", to_string(problem)));
+        const Step step = plan(problem, device).steps[0];
+        ASSERT_EQ(step.family, &attention_decode);
+        EXPECT_EQ(step.config.number("v_in_k"), problem.v_in_k && device.smem_per_block >= 128 << 10);
+      }
 }
 
 }  // namespace

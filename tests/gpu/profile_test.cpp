@@ -69,13 +69,16 @@ class ProfileTrace : public Profile, public testing::WithParamInterface<Traced> 
   std::filesystem::path program_, folder_;
 };
 
-// Expects that every stage is there, and that the shares of each role add up to 1.
-void expect_all_stages(const nlohmann::json& stages, bool sm90) {
+// Expects that every stage of the family is there, and that the shares of each role add up to 1.
+void expect_all_stages(const nlohmann::json& stages, const std::string& family) {
+  const bool sm90 = family == "attention_sm90";
+  // attention_decode has the stages of attention_sm80, and two more.
+  const std::set<std::string> optional = sm90 ? std::set<std::string>{"wait turn", "wait K", "wait V", "skip"}
+                                         : family == "attention_sm80" ? std::set<std::string>{"arrive", "merge"}
+                                                                      : std::set<std::string>{};
   std::map<std::string, double> shares;  // key: role; stages without a role count for all roles
   for (const auto& stage : stages) {
-    const std::set<std::string> optional{"wait turn", "wait K", "wait V", "skip"};
-    const bool may_miss = sm90 && optional.contains(stage["stage"].get<std::string>());
-    if (!may_miss) {
+    if (!optional.contains(stage["stage"].get<std::string>())) {
       EXPECT_GT(stage["per_warp"].get<double>(), 0) << stage;
     }
     shares[stage["role"].get<std::string>()] += stage["share"].get<double>();
@@ -94,7 +97,7 @@ TEST_P(ProfileTrace, time_stamps) {
   const Outcome outcome = run_in(folder_, command);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
-  expect_all_stages(json["stages"], on_sm90());
+  expect_all_stages(json["stages"], family);
   EXPECT_FALSE(json["lost"].get<bool>());
   const double cycles_per_ns = json["cycles_per_ns"].get<double>();
   EXPECT_GT(cycles_per_ns, 0.2);
@@ -109,6 +112,7 @@ constexpr Traced traced[] = {{"sm80_short", "f16 h8 q512 d64", "attention_sm80"}
                              {"sm80_causal", "f16 h32 q4096 d128 causal", "attention_sm80"},
                              {"sm80_fp8", "e4m3 out=f16 h8 q512 d64 scales=head", "attention_sm80"},
                              {"sm80_one_query", "f16 b8 h32:8 q1 k4096 d128", "attention_sm80"},
+                             {"decode", "bf16 b1 h32:8 q1 k32768 d128", "attention_decode"},
                              {"scalar", "f32 h8 q512 d20 causal", "attention_scalar"},
                              {"sm90_causal", "bf16 b2 h32 q4096 d64 causal", "attention_sm90"},
                              {"sm90", "f16 h32 q4096 d128", "attention_sm90"},

@@ -163,8 +163,10 @@ void choose_wide_tiles(const Problem& p, const Device& device, DecodePlanConfig&
   choose_pieces(a, device.smem_per_block);
 }
 
-// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. More buffers, or two CTAs with
-// four warps each, were slower on an H200 (docs/lab-notebook.md): they need more parts of each tile.
+// A multiprocessor has one CTA of eight warps, and buffers for three blocks of keys. With lengths in device memory it
+// has two CTAs of four warps: if sequences are short, a CTA computes many tiles, and one CTA loads keys while the other
+// ends its tile and begins the next one. If all lengths are equal, two CTAs were up to 2% slower on an H200, because
+// they need more parts of each tile. If lengths were very different, they were 11% faster (docs/lab-notebook.md).
 void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   if (p.invariant) return choose_invariant_tiles(p, device, a);
   if (has_wide_dims(p)) return choose_wide_tiles(p, device, a);
@@ -172,12 +174,14 @@ void choose_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   a.block_m = rows <= 16 ? 16 : 32;
   a.warps_m = a.block_m / 16, a.warps_n = 8 / a.warps_m;
   a.q_in_registers = p.head_dim <= 128;
-  a.min_blocks = 1;
-  const int least = least_block_n(a);
+  const bool lists = p.seqused || p.varlen, small = a.block_m == 16 && std::max(p.head_dim, p.head_dim_v) <= 128,
+             two_ctas = lists && small && device.smem_per_block >= 128 << 10;
+  a.min_blocks = two_ctas ? 2 : 1, a.warps_n /= a.min_blocks;
+  const int least = least_block_n(a), bytes = device.smem_per_block / a.min_blocks - (two_ctas ? 1024 : 0);
   a.block_n = a.block_m == 16 ? 64 : std::max(p.head_dim, p.head_dim_v) <= 128 ? 32 : least;  // by the registers
   const auto fits = [&](int stages) {
     a.stages = stages;
-    return smem_bytes(a) <= device.smem_per_block;
+    return smem_bytes(a) <= bytes;
   };
   while (a.block_n > least && !fits(3)) a.block_n /= 2;
   while (a.warps_n > 2 && !fits(2)) a.warps_n /= 2;

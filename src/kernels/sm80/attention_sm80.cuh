@@ -230,24 +230,13 @@ struct AttentionSm80 {
   }
 
   void prologue() const {
-    look_up_first_rows();
     load_q();  // in the same cp.async group as the first K
     load_first_kv();
   }
-  // Called before Q is loaded. So the wait for the entries is not also a wait for Q, which takes longer: it is rarely
-  // in L2.
-  void look_up_first_rows() const {
-    if constexpr (cfg.paged) {
-#pragma unroll 1
-      for (int n_block = 0; n_block < looks_ahead; ++n_block) look_up_rows(n_block);
-      cp_async_commit_group();
-    }
-  }
   void store_first_rows() const {
     if constexpr (cfg.paged) {
-      cp_async_wait_group(0);
-#pragma unroll 1
-      for (int n_block = 0; n_block < looks_ahead; ++n_block) store_rows(n_block);
+      PagedRows<cfg>::template store_first<looks_ahead>(p, cta, first_key_of_block(0), past_keys(),
+                                                        [&](int n_block) { return paged_rows_smem(n_block); });
       __syncthreads();
     }
   }

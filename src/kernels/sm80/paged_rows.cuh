@@ -1,7 +1,7 @@
 // PagedRows: finds the rows of keys in a paged cache. First the entries of the block table are copied to shared memory.
-// The copies belong to the cp.async group of a block of K. So no thread ever waits for an entry: when that block has
-// arrived, the entries have arrived, too. Then the offsets of the rows are computed, for all threads to use. Device
-// only.
+// The copies belong to the cp.async group of a block of K. So no thread waits for an entry: when that block has
+// arrived, the entries have arrived, too. Then the offsets of the rows are computed, for all threads to use. Only the
+// entries for the first blocks of a tile are waited for. Device only.
 #pragma once
 
 #include "cta_tile.cuh"
@@ -28,6 +28,24 @@ struct PagedRows {
     }
   }
 
+  // Writes the offsets for the first `blocks` blocks. rows(block): the address for the keys of a block.
+  template <int blocks, class Rows>
+  static void store_first(const AttentionParams& p, const CtaTile& cta, int first_key, int seqlen_k, const Rows& rows) {
+    constexpr int all = blocks * keys, each = (all + cfg.threads() - 1) / cfg.threads();
+    const int thread = static_cast<int>(volatile_copy(static_cast<unsigned>(cta.thread)));
+    int page[each] = {};
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const int key = thread + i * cfg.threads();
+      if (key < all && first_key + key < seqlen_k) page[i] = *p.pages.entry(cta.batch, unsigned_of(first_key + key));
+    }
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const int key = thread + i * cfg.threads();
+      if (key < all) store_offsets(p, first_key + key, page[i], rows(key / keys) + 16 * unsigned_of(key % keys));
+    }
+  }
+
   // Begins to copy the entries for a block of keys. seqlen_k: the end of the keys; entries after it are never read.
   static void look_up(const AttentionParams& p, const CtaTile& cta, int first_key, int seqlen_k, unsigned entries) {
     for_each_key(cta, entries, [&](int key, unsigned entry) {
@@ -40,13 +58,17 @@ struct PagedRows {
   // after the end have any value.
   static void store(const AttentionParams& p, const CtaTile& cta, int first_key, unsigned entries, unsigned rows) {
     for_each_key(cta, entries, [&](int key, unsigned entry) {
-      const index_t page = p.pages.clamped_page(static_cast<int>(load_shared(entry))),
-                    row = p.pages.row(static_cast<unsigned>(first_key + key)), k = page * p.k.batch + row * p.k.row,
-                    v = page * p.v.batch + row * p.v.row;
-      store_shared_16(rows + 16 * static_cast<unsigned>(key),
-                      {{static_cast<unsigned>(k), static_cast<unsigned>(k >> 32), static_cast<unsigned>(v),
-                        static_cast<unsigned>(v >> 32)}});
+      store_offsets(p, first_key + key, static_cast<int>(load_shared(entry)), rows + 16 * unsigned_of(key));
     });
+  }
+
+ private:
+  static unsigned unsigned_of(int x) { return static_cast<unsigned>(x); }
+  static void store_offsets(const AttentionParams& p, int key, int entry, unsigned to) {
+    const index_t page = p.pages.clamped_page(entry), row = p.pages.row(unsigned_of(key)),
+                  k = page * p.k.batch + row * p.k.row, v = page * p.v.batch + row * p.v.row;
+    store_shared_16(to, {{static_cast<unsigned>(k), static_cast<unsigned>(k >> 32), static_cast<unsigned>(v),
+                          static_cast<unsigned>(v >> 32)}});
   }
 };
 

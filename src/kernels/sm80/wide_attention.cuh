@@ -239,7 +239,6 @@ struct WideAttention : AttentionSm80<cfg> {
 
   void prologue() {
     reading = filling = first_buffer();
-    Base::look_up_first_rows();
     Base::load_q();  // in the same cp.async group as the first piece
     Base::store_first_rows();
 #pragma unroll

@@ -121,11 +121,11 @@ int page_rows_of(const Problem& p, int block_n) {
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A multiprocessor holds one CTA,
 // which has at least 128 query rows. So with few tiles, most multiprocessors are idle. A plan with `invariant` must not
-// depend on lengths. So one kernel, attention_sm80, computes all lengths.
+// depend on lengths. So one kernel, attention_decode, computes all lengths.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_keys = 64;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
-  if (p.invariant) return refuse(name, why, "invariant: attention_sm80 computes all lengths");
+  if (p.invariant) return refuse(name, why, "invariant: attention_decode computes all lengths");
   const TypicalLengths lengths = TypicalLengths::of(p);
   if (const int64_t keys = std::llround(lengths.k); keys < least_keys)
     return no(keys, " keys, fewer than ", least_keys);
