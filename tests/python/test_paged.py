@@ -56,6 +56,26 @@ def test_sdpa_reads_pages(page_size, seqlen_q, causal):
     np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_values_can_be_a_part_of_the_keys(device):
+    """Multi-head latent attention: v is k[..., :512], with and without pages."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    torch.manual_seed(1)
+    q = torch.randn(2, 16, 1, 576, dtype=torch.bfloat16, device=device)
+    k = torch.randn(2, 1, 300, 576, dtype=torch.bfloat16, device=device)
+    v = k[..., :512]
+    expected = rapt.sdpa(q, k, v.contiguous())
+    assert " v_in_k" in rapt.explain(q, k, v)
+    assert " v_in_k" not in rapt.explain(q, k, v.contiguous())
+    torch.testing.assert_close(rapt.sdpa(q, k, v), expected, rtol=0.02, atol=0.002)
+    cache, table = pages_of(k.cpu(), [300, 300], 16)
+    cache, table = cache.transpose(1, 2).to(device), table.clamp(min=0).to(device)
+    used = torch.full((2,), 300, dtype=torch.int32, device=device)
+    found = rapt.sdpa(q, cache, cache[..., :512], block_table=table, seqused_k=used, max_seqlen_k=300)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.002)
+
+
 def test_flash_attention_signatures_read_pages():
     q, k, v, used, k_cache, v_cache, table = problem(3, 16, torch.bfloat16)
     expected = rapt.sdpa(q, k, v, causal=True, seqused_k=used)
