@@ -15,8 +15,8 @@ struct Launch {
 };
 
 // In the emulation the bytes of a tensor map hold this struct. It describes a tensor with five dimensions; dimensions
-// that a map does not have are of size 1. `strides` are in bytes and belong to dimensions 1 to 4. box: the elements of a
-// box in each dimension. swizzle: the span in bytes within which 16-byte pieces of the box are permuted in shared
+// that a map does not have are of size 1. `strides` are in bytes and belong to dimensions 1 to 4. box: the elements of
+// a box in each dimension. swizzle: the span in bytes within which 16-byte pieces of the box are permuted in shared
 // memory; 16: no swizzle.
 struct EmulatedMap {
   const char* base;
