@@ -32,8 +32,9 @@ function(rapt_isa name)
     # These files are always optimised, also in debug trees. Otherwise inline functions would be compiled out of line
     # with the flags of this instruction set, and the linker could use these copies in code for older machines
     # (scripts/check_isa_symbols.sh). With a sanitizer the level is -O2, with which clang takes a quarter less time.
+    # The scalar code is for machines without vectors, and -O3 makes it 60 KB larger.
     set(level -O3)
-    if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" OR name STREQUAL scalar)
       set(level -O2)
     endif()
     set_source_files_properties("${source}" TARGET_DIRECTORY rapt_objects PROPERTIES SKIP_PRECOMPILE_HEADERS ON

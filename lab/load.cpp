@@ -380,6 +380,7 @@ class Loader {
       for (const std::string& word : *list) line += word + " ";
     try {
       loaded_.problem = parse_problem(line);
+      if (loaded_.problem.v_in_k) invalid("v_in_k: the input has its own tensor 'v'; leave v_in_k out");
       add_strides(line);
     } catch (const Error& error) {
       throw Error(error.code(),

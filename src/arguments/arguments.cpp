@@ -16,8 +16,8 @@
 namespace rapt {
 namespace {
 
-Access access_of(const rapt_tensor& t) {
-  return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data));
+Access access_of(const rapt_tensor& t, bool cache = false) {
+  return access_of(dtype_of(t), geometry_of(t), reinterpret_cast<uintptr_t>(t.data), cache);
 }
 
 // Reads max_seqlen_q and max_seqlen_k, which only packed tensors have. Dense tensors carry their lengths, and
@@ -67,13 +67,6 @@ void read_pages(const rapt_sdpa_args& a, Sizes& sizes) {
   sizes.set(Dim::seqlen_k, longest, given ? "max_seqlen_k" : "block_table");
 }
 
-// Returns whether v is the first channels of k. Such calls can load K and V at once.
-bool is_v_in_k(const rapt_tensor& k, const rapt_tensor& v) {
-  if (v.data != k.data || v.data == nullptr || v.dtype != k.dtype) return false;
-  const auto last = static_cast<size_t>(k.rank) - 1;
-  return strides_of(v) == strides_of(k) && v.shape[last] <= k.shape[last];
-}
-
 // Checks every tensor by its row of the table, and reads the sizes of the problem from them.
 void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   for (const auto& [name, tensor] : {std::pair{"q", a.q}, {"k", a.k}, {"v", a.v}, {"out", a.out}})
@@ -97,7 +90,7 @@ void read_tensors(const rapt_sdpa_args& a, Problem& p) {
   if (p.varlen && !paged) p.total_k = sizes[Dim::total_k];
   if (paged) p.page_size = sizes[Dim::page_size];
   p.v_in_k = is_v_in_k(*a.k, *a.v);
-  p.access_q = access_of(*a.q), p.access_k = access_of(*a.k), p.access_v = access_of(*a.v),
+  p.access_q = access_of(*a.q), p.access_k = access_of(*a.k, paged), p.access_v = access_of(*a.v, paged),
   p.access_out = access_of(*a.out);
 }
 
@@ -318,6 +311,12 @@ void check_contents(const rapt_sdpa_args& args, const Problem& problem) {
   check_starts("k_starts", args.k_starts);
   check_scale_contents(args, problem);
   if (args.mask != nullptr) check_mask_values(*args.mask);
+}
+
+bool is_v_in_k(const rapt_tensor& k, const rapt_tensor& v) {
+  if (v.data != k.data || v.data == nullptr || v.dtype != k.dtype) return false;
+  const auto last = static_cast<size_t>(k.rank) - 1;
+  return strides_of(v) == strides_of(k) && v.shape[last] <= k.shape[last];
 }
 
 }  // namespace rapt

@@ -17,4 +17,7 @@ void check_workspace_disjoint(const rapt_sdpa_args& args, size_t used);
 // tensors. The Problem does not contain such values, so calls that differ only in them share a plan.
 void check_contents(const rapt_sdpa_args& args, const Problem& problem);
 
+// Returns whether v is the first channels of k, in the same memory. Such calls can load K and V at once.
+bool is_v_in_k(const rapt_tensor& k, const rapt_tensor& v);
+
 }  // namespace rapt

@@ -74,7 +74,7 @@ bool can_unite_outer_dimensions(const Geometry& g) {
 }
 }  // namespace
 
-Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
+Access access_of(DType dtype, const Geometry& g, uintptr_t base, bool cache) {
   const auto last = static_cast<size_t>(g.rank) - 1;
   const int64_t element = bytes_of(dtype);
   Access access;
@@ -86,7 +86,7 @@ Access access_of(DType dtype, const Geometry& g, uintptr_t base) {
     access.aligned16 = access.aligned16 && g.strides[i] % (16 / element) == 0;
     mappable = mappable && g.strides[i] > 0 && g.strides[i] < tma_limit / element;
   }
-  access.tma = access.unit_last && access.aligned16 && mappable && can_unite_outer_dimensions(g);
+  access.tma = access.unit_last && access.aligned16 && mappable && (!cache || can_unite_outer_dimensions(g));
   return access;
 }
 
@@ -210,7 +210,7 @@ PlanKey plan_key(const Problem& p) {
       .add(p.smooth_k, 1)
       .add(p.hadamard, 1)
       .add(p.v_in_k, 1);
-  features.add(p.has_starts, 1).add(p.lse, 1).add(p.partial, 1).add(p.invariant, 1).add(p.pv, 2).add(p.acc, 1);
+  features.add(p.has_starts, 1).add(p.lse, 1).add(p.partial, 1).add(p.invariant, 1).add(p.pv, 2).add(p.acc, 2);
   features.add(access_bits(p.access_q), 3).add(access_bits(p.access_k), 3).add(access_bits(p.access_v), 3);
   features.add(access_bits(p.access_out), 3);
   const auto u = [](int64_t value) { return static_cast<uint64_t>(value); };
@@ -385,8 +385,8 @@ double bytes(const Problem& p) {
   const double scales =
       scale_count(p, p.q_scales, true) + scale_count(p, p.k_scales, false) + scale_count(p, p.v_scales, false);
   return rows.q * heads_q * (dim * bytes_of(p.q) + dim_v * bytes_of(p.out) + (p.lse ? 4.0 : 0.0)) +
-         rows.k * heads_k * (dim * bytes_of(p.k) + dim_v * bytes_of(p.v)) + 4.0 * scales + broadcast_bytes(p, p.bias) +
-         broadcast_bytes(p, p.mask);
+         rows.k * heads_k * (dim * bytes_of(p.k) + (p.v_in_k ? 0.0 : dim_v * bytes_of(p.v))) + 4.0 * scales +
+         broadcast_bytes(p, p.bias) + broadcast_bytes(p, p.mask);
 }
 
 }  // namespace rapt

@@ -119,8 +119,9 @@ struct Geometry {
 };
 Geometry geometry(const Problem& problem, Slot slot);
 
-// Returns the access class of a tensor whose element (0, ..., 0) is at address base.
-Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0);
+// Returns the access class of a tensor whose element (0, ..., 0) is at address base. cache: the tensor is a paged
+// cache.
+Access access_of(DType dtype, const Geometry& geometry, uintptr_t base = 0, bool cache = false);
 // The same for a bias or mask.
 ScoreAccess score_access(DType dtype, const Geometry& geometry, uintptr_t base = 0);
 // The same for the bias or mask that a problem line means: a contiguous tensor, or none.

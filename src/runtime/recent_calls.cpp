@@ -6,6 +6,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "arguments/arguments.h"
 #include "arguments/sdpa_arguments.h"
 #include "arguments/tensor_rules.h"
 #include "kernels/shared/mask.h"
@@ -168,7 +169,9 @@ bool RecentCall::update_layout(size_t argument, const rapt_tensor* tensor) {
   if (!compute_byte_range(facts)) return false;
   const Geometry geometry{facts.rank, facts.shape, facts.strides};
   const Access* const access = access_of_argument(problem_, argument);
-  if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment) != *access) return false;
+  const auto member = tensor_arguments[argument].member;
+  const bool cache = problem_.page_size > 0 && (member == &rapt_sdpa_args::k || member == &rapt_sdpa_args::v);
+  if (access != nullptr && access_of(dtype_of(*tensor), geometry, facts.alignment, cache) != *access) return false;
   const Broadcast* const scores = broadcast_argument(problem_, argument);
   if (scores != nullptr && score_access(scores->dtype, geometry, facts.alignment) != scores->access) return false;
   return argument >= output_count || !overlaps_itself(geometry);
@@ -201,6 +204,7 @@ RecentCall::RecentCall(uint64_t context_id, const rapt_sdpa_args& args, const Pr
     facts_[i] = facts_of(args.*tensor_arguments[i].member);
     if (facts_[i].present && !compute_byte_range(facts_[i])) context_id_ = 0;  // makes it match no call
   }
+  v_at_k_ = args.k != nullptr && args.v != nullptr && args.k->data == args.v->data;
   find_extents();
   can_follow_ = length_class_fits_limits();
   if (problem_.page_size == 0) return;
@@ -217,7 +221,7 @@ bool RecentCall::same_kind(uint64_t context_id, const rapt_sdpa_args& args) cons
   if (context_id_ != context_id || !same_values(args, args_)) return false;
   for (size_t i = 0; i < facts_.size(); ++i)
     if (!same_kind(facts_[i], args.*tensor_arguments[i].member)) return false;
-  return (args.k->data == args.v->data) == problem_.v_in_k;
+  return (args.k->data == args.v->data) == v_at_k_;
 }
 
 bool RecentCall::same_layouts(const rapt_sdpa_args& args) const {
@@ -240,7 +244,7 @@ RecentCall::Lengths RecentCall::lengths_of(const rapt_sdpa_args& args) const {
 }
 
 bool RecentCall::follow(const rapt_sdpa_args& args) {
-  if (!can_follow_ || problem_.v_in_k) return false;  // with v_in_k, k and v would have to change together
+  if (!can_follow_) return false;
   const auto tensor = [&](size_t i) { return args.*tensor_arguments[i].member; };
   const Lengths now = lengths(), asked = lengths_of(args);
   for (size_t i = 0; i < now.size(); ++i) {
@@ -255,6 +259,10 @@ bool RecentCall::follow(const rapt_sdpa_args& args) {
   for (size_t i = 0; i < facts_.size(); ++i) {
     if (!facts_[i].present || update_layout(i, tensor(i))) continue;
     context_id_ = 0;  // matches no call from now on: its facts are only half updated
+    return false;
+  }
+  if (v_at_k_ && is_v_in_k(*args.k, *args.v) != problem_.v_in_k) {
+    context_id_ = 0;
     return false;
   }
   args_.max_seqlen_q = args.max_seqlen_q, args_.max_seqlen_k = args.max_seqlen_k;

@@ -74,6 +74,7 @@ class RecentCall {
 
   uint64_t context_id_ = 0;
   bool can_follow_ = false;
+  bool v_at_k_ = false;                                 // the address of v is that of k
   int64_t most_keys_ = 0;                               // paged keys: the keys of a row of block_table
   Lengths longest_{};                                   // longest lengths of the classes; valid if can_follow_
   rapt_sdpa_args args_{};                               // only its values are valid; its pointers are old

@@ -214,7 +214,8 @@ TEST(Api, WhatIsRefusedArrivesAsAnException) {
 // A cache of three pages of four keys, and one sequence with pages 2 and 0.
 TEST(Api, WrongPagesArriveAsExceptions) {
   float x[8]{}, cache[2][3 * 4 * 8], out[8], before[3 * 4 * 8];
-  std::fill(&cache[0][0], &cache[2][0], 7.0f), std::fill(out, out + 8, 7.0f), std::fill(before, std::end(before), 7.0f);
+  for (auto& one : cache) std::fill(std::begin(one), std::end(one), 7.0f);
+  std::fill(out, out + 8, 7.0f), std::fill(before, std::end(before), 7.0f);
   int32_t pages[] = {2, 0}, used[] = {5};
   int64_t slots[] = {12};
   float angles[3 * 4]{};

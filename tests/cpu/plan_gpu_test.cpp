@@ -439,6 +439,7 @@ TEST(PlanGpu, LatentKeysAreLoadedOnce) {
         const Device device = device_preset(name);
         const Problem problem = parse_problem(concat("bf16 b2 ", heads, " q1 k3000 d576:512", rest));
         SCOPED_TRACE(concat(name, ": ", to_string(problem)));
+        if (!problem.v_in_k && problem.heads_q > 32) continue;  // attention_sm80 computes so many rows
         const Step step = plan(problem, device).steps[0];
         ASSERT_EQ(step.family, &attention_decode);
         EXPECT_EQ(step.config.number("v_in_k"), problem.v_in_k && device.smem_per_block >= 128 << 10);

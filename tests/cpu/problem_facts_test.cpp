@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "problem/length_class.h"
@@ -79,9 +80,12 @@ TEST(SamePlan, SeesEverythingThatAPlanMayDependOn) {
       [](Problem& p) { p.lse = true; },
       [](Problem& p) { p.partial = true; },
       [](Problem& p) { p.invariant = true; },
+      [](Problem& p) { p.v_in_k = true; },
+      [](Problem& p) { p.pv = PvMode::f16; },
       [](Problem& p) { p.pv = PvMode::fp8; },
       [](Problem& p) { p.acc = AccMode::f16; },
       [](Problem& p) { p.acc = AccMode::tf32; },
+      [](Problem& p) { p.acc = AccMode::tf32, p.pv = PvMode::f16; },
       [](Problem& p) { p.access_q.unit_last = false; },
       [](Problem& p) { p.access_q.tma = false; },
       [](Problem& p) { p.access_k.aligned16 = false; },
@@ -227,6 +231,16 @@ TEST(Access, ClassesOfStridesAndTypes) {
   }
   const Geometry g = geometry(parse_problem("f16 b2 h2 q8 d64"), Slot::q);
   EXPECT_TRUE(access_of(DType::f16, g, 4096 + 16) == (Access{true, true, true}));
+  // The map of a paged cache has one coordinate for pages and heads.
+  for (const auto& [page, head, fits] : {std::tuple<int64_t, int64_t, bool>{int64_t{1} << 38, int64_t{1} << 20, true},
+                                         {(int64_t{1} << 38) + 8, int64_t{1} << 20, false},
+                                         {int64_t{1} << 20, int64_t{1} << 38, true},
+                                         {4096 + 8, 64, true}}) {
+    Geometry cache = g;
+    cache.strides[0] = page, cache.strides[1] = head;
+    EXPECT_EQ(access_of(DType::f16, cache, 0, true).tma, fits) << page << " " << head;
+    EXPECT_TRUE(access_of(DType::f16, cache).tma);
+  }
   EXPECT_TRUE(access_of(DType::f16, g, 4096 + 8) == (Access{true, false, false}));
 }
 

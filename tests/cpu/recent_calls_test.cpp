@@ -62,6 +62,23 @@ TEST(RecentCalls, AddressesMayDiffer) {
   EXPECT_FALSE(matches(RecentCall(), owner, f.args));
 }
 
+// A plan for v in k reads V from the memory of K. So whether v is in k must not change.
+TEST(RecentCalls, WhetherValuesAreAPartOfTheKeysCounts) {
+  Fixture f;
+  const RecentCall apart = f.remembered();
+  void* const own = f.v.data;
+  f.v.data = f.k.data;
+  EXPECT_FALSE(matches(apart, owner, f.args));
+  Problem problem;
+  problem.v_in_k = true;
+  const RecentCall together(owner, f.args, problem, nullptr);
+  EXPECT_TRUE(matches(together, owner, f.args));
+  f.v.data = f.k.data = static_cast<std::byte*>(own) + 5 * 4096;
+  EXPECT_TRUE(matches(together, owner, f.args));
+  f.v.data = own;
+  EXPECT_FALSE(matches(together, owner, f.args));
+}
+
 TEST(RecentCalls, NothingElseMayDiffer) {
   int64_t other_shape[4] = {1, 2, 7, 16}, other_strides[4] = {256, 16, 32, 1};
   int workspace[64];

@@ -38,7 +38,7 @@ struct DecodePlanConfig : Sm80Config {
 };
 
 // `invariant`: the keys of a part. More parts let more CTAs share a sequence; each part costs a start of the pipeline
-// and a merge. Not measured.
+// and a merge. Other numbers were not measured (docs/lab-notebook.md).
 constexpr int invariant_part_keys = 2048;
 // `invariant`: if the partial states of all parts of all tiles need more bytes, one CTA computes all parts of a tile.
 constexpr int64_t most_state_bytes = int64_t{128} << 20;
@@ -86,12 +86,12 @@ constexpr ConfigField config_fields[] = {
 };
 constexpr ConfigType config_table = config_type<DecodePlanConfig>("Sm80Config", config_fields);
 
-// With `invariant`, this kernel computes all lengths, because another kernel would give other bits. Only calls with
-// outputs of more than 32 GB for each KV head, or 512 GB in total, can break these rules.
+// With `invariant`, this kernel computes all lengths, because another kernel would give other bits. The rules keep
+// numbers of rows and tiles below 2^31.
 bool accepts_invariant(const Problem& p, std::string* why) {
   const int64_t rows = p.seqlen_q * p.group(), tiles = p.batch * p.heads_k * ceil_div(rows, 16);
-  if (rows > INT32_MAX)
-    return refuse(name, why, "seqlen_q * heads_q / heads_k = ", rows, ": must be at most ", INT32_MAX);
+  constexpr int64_t most = INT32_MAX - 64;  // a tile can have up to 63 rows that do not exist
+  if (rows > most) return refuse(name, why, "seqlen_q * heads_q / heads_k = ", rows, ": must be at most ", most);
   if (tiles > INT32_MAX / 2)
     return refuse(name, why, "tiles of 16 rows: at most ", INT32_MAX / 2, " are possible, and the call has ", tiles);
   return true;
@@ -124,7 +124,7 @@ int least_block_n(const Sm80Config& a) { return is_tensor_core_fp8(a.k) || is_te
 
 // With `invariant`, tiles depend only on head dims, dtypes, kinds of descales and the GPU. In particular, they do not
 // depend on lengths, masks and pages. Decoding uses few of the 64 rows. A warp has 16 rows, and its registers limit
-// block_n. Not measured: all choices are in this function.
+// block_n. Other choices were not measured.
 void choose_invariant_tiles(const Problem& p, const Device& device, DecodePlanConfig& a) {
   const auto dim = std::max(p.head_dim, p.head_dim_v);
   a.part_keys = invariant_part_keys;
@@ -199,7 +199,9 @@ bool prefers(const Problem& p, const Device& device, std::string* why) {
   if (lengths.k <= few_keys && p.batch * p.heads_q <= device.sm_count)
     return no("attention_sm80", std::llround(lengths.k), " keys and ", p.batch * p.heads_q, " query heads");
   const double rows = lengths.q * static_cast<double>(p.group());
-  if (rows <= 32 || has_wide_dims(p)) return true;
+  if (rows <= 32 || p.v_in_k) return true;
+  if (has_wide_dims(p))
+    return no("attention_sm80", std::llround(rows), " rows for each KV head, which were not measured");
   if (lengths.k < many_keys)
     return no("another family", std::llround(rows), " rows for each KV head and ", std::llround(lengths.k), " keys");
   const double multiprocessors = device.sm_count,
@@ -251,8 +253,7 @@ bool divides_parts(const Problem& p, const DecodePlanConfig& c) {
   return p.splits != 1 && all_tiles(p, c) * slot_bytes(p, c) <= most_state_bytes / most_parts(p, c);
 }
 
-// If a shorter call of the class divides the parts, it needs at most most_state_bytes, and no more than these lengths
-// would need.
+// A shorter call of the class can divide the parts although this call does not. It then needs at most most_state_bytes.
 size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
   const auto& c = config.as<DecodePlanConfig>();
   const int64_t of_ctas = 2 * c.ctas() * slot_bytes(p, c);

@@ -154,7 +154,7 @@ struct DecodeAttention : CtaOf<cfg>::Type {
       for (int j = 0; j < 8; ++j) this->o[j] = fmaf(by, part.o[j], this->o[j]);
     }
     // Adds the part after the parts that this state has. Adding a part without visible keys, or adding a part to such a
-    // state, changes no bit of the other.
+    // state, changes no bit of the other, except that -0 becomes 0.
     void add_next(const State& part) {
       raise_max(part.row_max);
       add(part);

@@ -249,7 +249,11 @@ struct Epilogue {
     const RowResult end = finalize_row(cta.first_row + row, sums.scale_log2, sums.row_max, sums.row_sum);
     if (chunk == 0) store_lse(cta.first_row + row, end.lse);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sums.o[i] = apply_v_channel_descale(sums.o[i] * (end.factor * scale), chunk * 8 + i);
+    for (int i = 0; i < 8; ++i) {
+      // With `invariant`, -0 becomes 0, because a merge with an empty part changes -0 to 0.
+      const float x = cfg.part_keys > 0 ? fmaf(sums.o[i], end.factor * scale, 0.0f) : sums.o[i] * (end.factor * scale);
+      sums.o[i] = apply_v_channel_descale(x, chunk * 8 + i);
+    }
   }
 };
 

@@ -121,7 +121,7 @@ int page_rows_of(const Problem& p, int block_n) {
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A multiprocessor holds one CTA,
 // which has at least 128 query rows. So with few tiles, most multiprocessors are idle. A plan with `invariant` must not
-// depend on lengths. So one kernel, attention_decode, computes all lengths.
+// depend on lengths. So one kernel, attention_decode, computes all lengths of such calls.
 bool prefers(const Problem& p, const Device& device, std::string* why) {
   constexpr int64_t least_keys = 64;  // fewer were not measured
   const auto no = [&](const auto&... parts) { return refuse(name, why, parts..., ": attention_sm80 is faster"); };
@@ -161,6 +161,8 @@ KernelUnit unit(const KernelConfig& config) {
 void check_config(const ConfigChange& change) {
   require_planned(name, change);
   const auto &c = change.changed.as<Sm90PlanConfig>(), &chosen = change.chosen.as<Sm90PlanConfig>();
+  if (Sm90Layout::pages(c) > 32)
+    bad_config("block_n", c.block_n, "a block must have at most 32 copies of ", c.page_rows, " keys of a page");
   require_range("warpgroups", c.warpgroups, 1, 4);
   require_range("block_n", c.block_n, 16, 256);
   require_multiple("block_n", c.block_n, 16);

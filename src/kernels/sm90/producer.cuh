@@ -190,7 +190,7 @@ struct Producer {
     constexpr int columns = (dim + 63) / 64, copies = Sm90Layout::copies_whole_rows(cfg, dim) ? 1 : columns,
                   page_bytes = cfg.page_rows / 8 * Sm90Layout::group_bytes(cfg, dim);
     constexpr int together = Sm90Layout::pages(cfg) < 4 ? Sm90Layout::pages(cfg) : 4;  // their latencies overlap
-    static_assert(Sm90Layout::pages(cfg) <= 28, "a lane finds one page");
+    static_assert(Sm90Layout::pages(cfg) <= 32, "a lane finds one page");
     const PageTable& table = params.attention.pages;
     const int pages = pages_of_block(tile, key), lane = static_cast<int>(threadIdx.x);
     if (leads()) arrive_expecting(full, static_cast<unsigned>(pages * columns * cfg.page_rows * 128));
