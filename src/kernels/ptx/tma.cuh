@@ -40,13 +40,15 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-// Returns true in one lane of the warp. All lanes call it. ptxas knows that what follows runs once in a warp. With
-// another condition, it makes a loop over the lanes around each bulk copy, which takes about three times as long.
+// Returns true in one lane of the warp. All lanes call it. ptxas knows that code under this condition runs once in a
+// warp. Under a condition such as threadIdx.x % 32 == 0 it makes a loop over the lanes around each bulk copy, which
+// takes much longer (docs/lab-notebook.md).
 inline bool elect_lane() {
   unsigned yes;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(yes));
   return yes != 0;
 }
+
 // Copies a box of a tensor of four dimensions. The coordinates are those of the box's first element, the innermost
 // dimension first. Elements outside the tensor become zero, and count among the expected bytes.
 inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x, int row, int head, int batch) {

@@ -106,8 +106,8 @@ constexpr int wide_row_values_at(const Sm80Config& c) {
 // The padding keeps stores of neighbouring rows in different banks.
 constexpr int wide_staged_row_bytes(const Sm80Config& c) { return 4 * (Sm80WideLayout(c).columns + 8); }
 
-// PagedRows. Entries of the block table are copied this many blocks ahead: so many that the offsets of a block's rows
-// are computed before the block is loaded.
+// PagedRows. Entries of the block table are copied this many blocks ahead. It is the smallest number with which the
+// offsets of a block's rows are ready when the block is loaded.
 constexpr int page_look_ahead(const Sm80Config& c) {
   if (!c.wide()) return c.stages;
   const Sm80WideLayout w(c);

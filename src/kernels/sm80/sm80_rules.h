@@ -43,8 +43,8 @@ void configure_variant(const Problem& p, const Device& device, Sm80Config& a);
 // Throws Error if the sizes of tiles, which the user can change, break a rule of the kernel.
 void check_mma_tiles(const Sm80Config& c);
 
-// Head dims above 256: chooses the pieces for the head dims. k_piece is that of a row of a table, which gives the size
-// of a buffer. Reduces `stages` first if shared memory does not suffice, then the buffers, then the rows.
+// Head dims above 256: chooses k_piece and v_piece. On entry, k_piece channels of a block of keys give the size of a
+// buffer. If shared memory does not suffice, reduces `stages` first, then the buffers, then the rows.
 void choose_pieces(Sm80Config& a, int bytes);
 // Throws Error if the pieces break a rule of wide_attention.cuh.
 void check_pieces(const Sm80Config& c);
