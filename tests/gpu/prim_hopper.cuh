@@ -47,7 +47,7 @@ inline void multiply_shared(const HopperArgs& args) {
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < dim; k += 16)
-    Wgmma<n>::template ss<dtype>(sums.d, a.advanced(k / 64 * 64 * 128 + k % 64 * 2).word(),
+    Wgmma<n>::template ss<dtype, dtype>(sums.d, a.advanced(k / 64 * 64 * 128 + k % 64 * 2).word(),
                                  b.advanced(k / 64 * n * 128 + k % 64 * 2).word(), true);
   wgmma_commit_group();
   wgmma_wait_group<0>();
@@ -72,7 +72,7 @@ inline void multiply_registers(const HopperArgs& args) {
   wgmma_fence();
 #pragma unroll
   for (int key = 0; key < keys; key += 16)  // the first product overwrites the registers, whatever they hold
-    Wgmma<n>::template rs<dtype>(sums.d, a[key / 16], b.advanced(key * 128).word(), key > 0);
+    Wgmma<n>::template rs<dtype, dtype>(sums.d, a[key / 16], b.advanced(key * 128).word(), key > 0);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   pin(sums.d);

@@ -30,10 +30,18 @@ inline void pin(float (&d)[1][tiles][4]) {
 // Returns a value that is the same in all threads of a warp, in a register that the compiler knows to be uniform.
 inline unsigned warp_uniform(unsigned x) { return __shfl_sync(~0u, x, 0); }
 
+// Returns whether wgmma multiplies matrices of these types: two of the same 16-bit type, or any two of FP8.
+constexpr bool can_multiply(DType a, DType b) {
+  return is_tensor_core_fp8(a) ? is_tensor_core_fp8(b) : a == b && (a == DType::f16 || a == DType::bf16);
+}
+
 // Register i of a thread holds row 16 * warp + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane % 4) + i % 2:
-// d[0][i / 4][i % 4], as with mma.m16n8. add: true adds to the accumulators, false overwrites them.
-//   ss: for q and k. A (64 x 16) and B (16 x n) are in shared memory, with rows along the summed dimension.
-//   rs: for weights and v. A is in registers, B in shared memory with rows along n.
+// d[0][i / 4][i % 4], as with mma.m16n8. add: true adds to the accumulators, false overwrites them. One instruction
+// sums over 32 bytes of a row of A: 16 elements of 16 bits, or 32 of FP8.
+//   ss: for q and k. A (64 rows) and B (n rows) are in shared memory, with rows along the summed dimension.
+//   rs: for weights and v. A is in registers, with the layout of mma.m16n8k16 or mma.m16n8k32. B is in shared memory.
+//       Its rows are along n (16 bits) or along the summed dimension (FP8).
+// FP8 sums keep fewer bits than f32 (docs/fp8.md, "The narrow accumulator").
 template <int n>
 struct Wgmma {
   static_assert(n % 16 == 0 && n <= 256, "n is a multiple of 16 up to 256");
@@ -72,33 +80,52 @@ struct Wgmma {
 #define RAPT_SUMS_14 RAPT_SUMS_13, RAPT_ROW(26), RAPT_ROW(27)
 #define RAPT_SUMS_15 RAPT_SUMS_14, RAPT_ROW(28), RAPT_ROW(29)
 #define RAPT_SUMS_16 RAPT_SUMS_15, RAPT_ROW(30), RAPT_ROW(31)
-// n = 16 * k. a0 to a5: the numbers of the asm operands that follow the accumulators.
-#define RAPT_WGMMA_SS(k, n, type, a0, a1, a2)                                                                     \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
-               "." type " {" RAPT_REGS_##k "}, " a0 ", " a1 ", p, 1, 1, 0, 0;\n}"                                 \
-               : RAPT_SUMS_##k                                                                                    \
+// n = 16 * k. types: the depth and the types of the instruction. transpose: its last operands, which only 16-bit types
+// have. a0 to a5: the numbers of the asm operands that follow the accumulators.
+#define RAPT_WGMMA_SS(k, n, types, transpose, a0, a1, a2)                                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n types \
+               " {" RAPT_REGS_##k "}, " a0 ", " a1 ", p, 1, 1" transpose ";\n}"                         \
+               : RAPT_SUMS_##k                                                                          \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define RAPT_WGMMA_RS(k, n, type, a0, a1, a2, a3, a4, a5)                                                         \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
-               "." type " {" RAPT_REGS_##k "}, {" a0 "," a1 "," a2 "," a3 "}, " a4 ", p, 1, 1, 1;\n}"             \
-               : RAPT_SUMS_##k                                                                                    \
+#define RAPT_WGMMA_RS(k, n, types, transpose, a0, a1, a2, a3, a4, a5)                                   \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n types \
+               " {" RAPT_REGS_##k "}, {" a0 "," a1 "," a2 "," a3 "}, " a4 ", p, 1, 1" transpose ";\n}"  \
+               : RAPT_SUMS_##k                                                                          \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 #define RAPT_WGMMA(k, n, text, a0, a1, a2, a3, a4, a5)                                                \
   template <>                                                                                         \
   struct Wgmma<n> {                                                                                   \
-    template <DType type>                                                                             \
+    template <DType a_type, DType b_type>                                                             \
     static void ss(float (&d)[1][n / 8][4], unsigned long long a, unsigned long long b, bool add) {   \
-      if constexpr (type == DType::f16)                                                               \
-        RAPT_WGMMA_SS(k, text, "f16", a0, a1, a2);                                                    \
+      static_assert(can_multiply(a_type, b_type));                                                    \
+      if constexpr (a_type == DType::f16 && b_type == DType::f16)                                     \
+        RAPT_WGMMA_SS(k, text, "k16.f32.f16.f16", ", 0, 0", a0, a1, a2);                              \
+      else if constexpr (a_type == DType::bf16 && b_type == DType::bf16)                              \
+        RAPT_WGMMA_SS(k, text, "k16.f32.bf16.bf16", ", 0, 0", a0, a1, a2);                            \
+      else if constexpr (a_type == DType::e4m3 && b_type == DType::e4m3)                              \
+        RAPT_WGMMA_SS(k, text, "k32.f32.e4m3.e4m3", "", a0, a1, a2);                                  \
+      else if constexpr (a_type == DType::e4m3 && b_type == DType::e5m2)                              \
+        RAPT_WGMMA_SS(k, text, "k32.f32.e4m3.e5m2", "", a0, a1, a2);                                  \
+      else if constexpr (a_type == DType::e5m2 && b_type == DType::e4m3)                              \
+        RAPT_WGMMA_SS(k, text, "k32.f32.e5m2.e4m3", "", a0, a1, a2);                                  \
       else                                                                                            \
-        RAPT_WGMMA_SS(k, text, "bf16", a0, a1, a2);                                                   \
+        RAPT_WGMMA_SS(k, text, "k32.f32.e5m2.e5m2", "", a0, a1, a2);                                  \
     }                                                                                                 \
-    template <DType type>                                                                             \
+    template <DType a_type, DType b_type>                                                             \
     static void rs(float (&d)[1][n / 8][4], const unsigned (&a)[4], unsigned long long b, bool add) { \
-      if constexpr (type == DType::f16)                                                               \
-        RAPT_WGMMA_RS(k, text, "f16", a0, a1, a2, a3, a4, a5);                                        \
+      static_assert(can_multiply(a_type, b_type));                                                    \
+      if constexpr (a_type == DType::f16 && b_type == DType::f16)                                     \
+        RAPT_WGMMA_RS(k, text, "k16.f32.f16.f16", ", 1", a0, a1, a2, a3, a4, a5);                     \
+      else if constexpr (a_type == DType::bf16 && b_type == DType::bf16)                              \
+        RAPT_WGMMA_RS(k, text, "k16.f32.bf16.bf16", ", 1", a0, a1, a2, a3, a4, a5);                   \
+      else if constexpr (a_type == DType::e4m3 && b_type == DType::e4m3)                              \
+        RAPT_WGMMA_RS(k, text, "k32.f32.e4m3.e4m3", "", a0, a1, a2, a3, a4, a5);                      \
+      else if constexpr (a_type == DType::e4m3 && b_type == DType::e5m2)                              \
+        RAPT_WGMMA_RS(k, text, "k32.f32.e4m3.e5m2", "", a0, a1, a2, a3, a4, a5);                      \
+      else if constexpr (a_type == DType::e5m2 && b_type == DType::e4m3)                              \
+        RAPT_WGMMA_RS(k, text, "k32.f32.e5m2.e4m3", "", a0, a1, a2, a3, a4, a5);                      \
       else                                                                                            \
-        RAPT_WGMMA_RS(k, text, "bf16", a0, a1, a2, a3, a4, a5);                                       \
+        RAPT_WGMMA_RS(k, text, "k32.f32.e5m2.e5m2", "", a0, a1, a2, a3, a4, a5);                      \
     }                                                                                                 \
   };
 RAPT_WGMMA(1, 16, "16", "%8", "%9", "%10", "%11", "%12", "%13")

@@ -166,7 +166,7 @@ struct Consumer {
 #pragma unroll
     for (int d = 0; d < layout.dim; d += 16) {
       const unsigned column = d / 64, within = d % 64 * 2;
-      Wgmma<cfg.block_n>::template ss<cfg.q>(
+      Wgmma<cfg.block_n>::template ss<cfg.q, cfg.k>(
           s, q.advanced(column * cfg.block_m() * 128 + within).word(),
           k.advanced(column * Sm90Layout::column_bytes(cfg, cfg.head_dim) + within).word(), d > 0);
     }
@@ -184,7 +184,7 @@ struct Consumer {
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < cfg.block_n; key += 16)
-      Wgmma<layout.dim_v>::template rs<cfg.v>(o, p_fragment[key / 16], v.advanced(key / 8 * group_bytes).word(),
+      Wgmma<layout.dim_v>::template rs<cfg.v, cfg.v>(o, p_fragment[key / 16], v.advanced(key / 8 * group_bytes).word(),
                                               accumulate || key > 0);
     wgmma_commit_group();
   }
