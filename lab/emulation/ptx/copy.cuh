@@ -78,6 +78,8 @@ inline void store_global_4(float* to, float x, float y, float z, float w) {
 inline void load_global_4(const float* from, float& x, float& y, float& z, float& w) {
   x = from[0], y = from[1], z = from[2], w = from[3];
 }
+inline void add_release(unsigned* to, unsigned x) { atomicAdd(to, x); }
+inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline unsigned atomic_inc_acq_rel(unsigned* to, unsigned most) { return atomicInc(to, most); }
 inline unsigned load_shared_2_bytes(unsigned address) { return emulated_load<unsigned short>(address); }
 inline unsigned load_shared(unsigned address) { return emulated_load<unsigned>(address); }

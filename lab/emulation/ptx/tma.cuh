@@ -113,6 +113,7 @@ inline void copy_page(unsigned to, const TensorMap& map, unsigned barrier, int c
 }
 
 inline void fence_async_proxy() {}
+inline void fence_async_proxy_global() {}
 
 inline void wait_named(unsigned id, unsigned threads) { cuda_emulation::block().wait_named(id, threads); }
 inline bool any_of_named(unsigned id, unsigned threads, bool vote) {

@@ -115,6 +115,17 @@ inline void load_global_4(const float* from, float& x, float& y, float& z, float
                : "memory");
 }
 
+// Adds with release semantics at the scope of the GPU, and loads with acquire semantics (PTX ISA 9.0, sections 9.7.13.5
+// and 9.7.9.8).
+inline void add_release(unsigned* to, unsigned x) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+inline unsigned load_acquire(const unsigned* from) {
+  unsigned x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+
 // atomicInc with acquire and release semantics at the scope of the GPU (PTX ISA 9.0, section 9.7.13.5).
 inline unsigned atomic_inc_acq_rel(unsigned* to, unsigned most) {
   unsigned old;

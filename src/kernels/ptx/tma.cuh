@@ -71,6 +71,8 @@ inline void copy_page(unsigned to, const TensorMap& map, unsigned barrier, int c
 
 // Call this between ordinary accesses to shared memory and wgmma or bulk copies that use the same bytes.
 inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for global memory. Writers call it after their writes, and readers before their bulk copies.
+inline void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Barriers for some of a block's threads. id: 1 to 15 (0 is __syncthreads). threads: the number of threads that wait or
 // only arrive, a multiple of 32.

@@ -1,4 +1,4 @@
-// attention_sm90, host half: attention on 16-bit tensors by Hopper's own instructions (sm_90a). The kernel is
+// attention_sm90, host half: attention on 16-bit and FP8 tensors by Hopper's own instructions (sm_90a). The kernel is
 // attention_sm90.cuh. This file decides which problems the kernel accepts, chooses tiles, and describes the launch.
 #include <algorithm>
 #include <cmath>
@@ -52,6 +52,12 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::page_rows>("page_rows"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::score_stages, 1, 2, 3>("score_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::p_terms>("p_terms"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::q_row_descales>("q_row_descales"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::k_descale_block>("k_descale_block"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::v_channel_descales>("v_channel_descales"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::promotion_interval, 0, 1024, 2048, 4096>("promotion_interval",
+                                                                                           ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 
@@ -59,6 +65,24 @@ constexpr int largest_dim = 256;
 constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor map are 32-bit
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// The keys of a sequence of the longest length in converted K and V. Tiles of transposed V have up to 128 keys in a
+// row.
+int64_t converted_pitch(const Problem& p) { return div_up(p.seqlen_k, 128) * 128; }
+
+int p_terms_of(const Problem& p) { return p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0; }
+
+// Converted K and V (ConvertedKv): the bytes of an element, and of a whole tensor. 0: the tensor is not converted.
+int converted_k_element(const Problem& p) { return is_tensor_core_fp8(p.k) && !is_tensor_core_fp8(p.q) ? 2 : 0; }
+int converted_v_element(const Problem& p) { return !is_tensor_core_fp8(p.v) ? 0 : p_terms_of(p) > 0 ? 1 : 2; }
+int64_t converted_k_bytes(const Problem& p) {
+  return p.batch * p.heads_k * converted_pitch(p) * p.head_dim * converted_k_element(p);
+}
+int64_t converted_v_bytes(const Problem& p) {
+  return p.batch * p.heads_k * converted_pitch(p) * p.head_dim_v * converted_v_element(p);
+}
+int64_t converted_bytes(const Problem& p) { return converted_k_bytes(p) + converted_v_bytes(p); }
+constexpr int64_t most_converted_bytes = int64_t{1} << 30;
 
 // The softmax divides by its factor: the scale, the soft cap, or 1 (scores.cuh).
 bool accepts_scores(const Problem& p, std::string* why) {
@@ -72,20 +96,37 @@ bool accepts_scores(const Problem& p, std::string* why) {
 bool accepts_tensors(const Problem& p, std::string* why) {
   if (p.page_size % 8 != 0)
     return refuse(name, why, "page=", p.page_size, ": the number of keys in a page must be a multiple of 8");
-  if (!is_16bit(p.q) || p.k != p.q || p.v != p.q)
-    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k), " v=", name_of(p.v),
-                  ": must all be f16 or all bf16");
+  const bool fp8_k = is_tensor_core_fp8(p.k), fp8_v = is_tensor_core_fp8(p.v);
+  if (is_16bit(p.q) ? !(p.k == p.q || fp8_k) : !(is_tensor_core_fp8(p.q) && fp8_k))
+    return refuse(name, why, "q=", name_of(p.q), " k=", name_of(p.k),
+                  ": must both be f16, bf16 or FP8, or q f16 or bf16 and k FP8");
+  if (!fp8_v && !(is_16bit(p.v) && (p.v == p.q || is_tensor_core_fp8(p.q))))
+    return refuse(name, why, "v=", name_of(p.v), ": must be FP8 or ",
+                  is_16bit(p.q) ? concat(name_of(p.q), ", as q") : std::string("f16 or bf16"));
   if (p.acc == AccMode::f16) return refuse(name, why, "acc=f16: sums are in f32");
+  const int64_t multiple = fp8_k || fp8_v ? 16 : 8;
   for (const int64_t dim : {p.head_dim, p.head_dim_v})
-    if (dim % 8 != 0 || dim > largest_dim)
-      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be multiples of 8 up to ",
-                    largest_dim);
+    if (dim % multiple != 0 || dim > largest_dim)
+      return refuse(name, why, "head_dim ", p.head_dim, ":", p.head_dim_v, ": must be multiples of ", multiple,
+                    " up to ", largest_dim);
   for (const auto& [tensor, access] : {std::pair{"q", &p.access_q}, {"k", &p.access_k}, {"v", &p.access_v}})
     if (!access->tma)
       return refuse(name, why, tensor, ": must be expressible as a tensor map (rows contiguous, base and strides ",
                     "positive multiples of 16 bytes below 2^40)");
   if (!p.access_out.unit_last || !p.access_out.aligned16)
     return refuse(name, why, "out: rows must be contiguous, and base and strides multiples of 16 bytes");
+  return true;
+}
+
+bool accepts_scales(const Problem& p, std::string* why) {
+  if (p.smooth_k && (p.lse || p.sinks || p.softcap))
+    return refuse(name, why, "smooth_k with lse, sinks or softcap: not supported, k_mean would have to be added");
+  if (rows_sharing(p.v_scales) > 0)
+    return refuse(name, why, "v_scales for each ", rows_sharing(p.v_scales) == 1 ? "token" : "block",
+                  ": must be tensor, head or channel");
+  if (converted_bytes(p) > most_converted_bytes)
+    return refuse(name, why, "converted k and v take ", converted_bytes(p), " bytes: must be at most ",
+                  most_converted_bytes);
   return true;
 }
 
@@ -111,12 +152,13 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   if (refused_for_gpu(name, device, why) || refused_by_all(name, p, why)) return false;
   if (device.arch != "sm_90a")
     return refuse(name, why, device.arch, ": the kernel's instructions exist only on sm_90a");
-  return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_sizes(p, why);
+  return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_scales(p, why) && accepts_sizes(p, why);
 }
 
 // Returns how many keys of a page TMA copies at once. A page and a block both consist of whole groups of this size.
 int page_rows_of(const Problem& p, int block_n) {
-  return p.page_size == 0 ? 0 : static_cast<int>(std::gcd(p.page_size, int64_t{block_n}));
+  const bool all_converted = converted_k_element(p) > 0 && converted_v_element(p) > 0;
+  return p.page_size == 0 || all_converted ? 0 : static_cast<int>(std::gcd(p.page_size, int64_t{block_n}));
 }
 
 // Returns whether attention_sm90 is faster than attention_sm80 (docs/lab-notebook.md). A multiprocessor holds one CTA,
@@ -142,6 +184,9 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.pairs = common_score_access(p).pairs;
+  a.p_terms = p_terms_of(p);
+  a.q_row_descales = rows_sharing(p.q_scales) > 0, a.k_descale_block = rows_sharing(p.k_scales);
+  a.v_channel_descales = p.v_scales == ScaleKind::channel;
   a.page_rows = page_rows_of(p, a.block_n);
   if (Sm90Layout(a).bytes > device.smem_per_block) --a.kv_stages;  // page lists need some shared memory
   a.blocks = device.sm_count;
@@ -149,8 +194,17 @@ KernelConfig configure(const Problem& p, const Device& device) {
   return {config_table, a};
 }
 
-size_t workspace_bytes(const Problem&, const KernelConfig&) { return 0; }
-size_t counter_bytes(const Problem&, const KernelConfig&) { return 2 * sizeof(unsigned); }
+// The workspace: converted K, converted V, and the f32 sums of two-level accumulation.
+size_t partial_bytes(const Sm90PlanConfig& c) {
+  return c.promotion_interval == 0
+             ? 0
+             : sizeof(float) * static_cast<size_t>(c.blocks) * 128 * static_cast<size_t>(c.warpgroups) *
+                   static_cast<size_t>(Sm90Layout(c).dim_v / 2);
+}
+size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
+  return static_cast<size_t>(converted_bytes(p)) + partial_bytes(config.as<Sm90PlanConfig>());
+}
+size_t counter_bytes(const Problem&, const KernelConfig&) { return 4 * sizeof(unsigned); }
 
 KernelUnit unit(const KernelConfig& config) {
   const auto& a = config.as<Sm90PlanConfig>();
@@ -174,7 +228,8 @@ void check_config(const ConfigChange& change) {
   require_range("kv_stages", c.kv_stages, 2, 16);
   // A warpgroup holds 64 rows of S, of P (16 bits) and of O in registers. `held` is the number of these registers in
   // one thread. The rest of the kernel needs about 24 registers.
-  const int held = c.block_n / 2 + c.block_n / 4 + Sm90Layout(c).dim_v / 2, most = c.consumer_registers() - 24;
+  const int held = c.block_n / 2 + (c.p_terms == 1 ? c.block_n / 8 : c.block_n / 4) + Sm90Layout(c).dim_v / 2,
+            most = c.consumer_registers() - 24;
   if (change.own_text && held > most)
     bad_config("block_n", c.block_n, "scores, weights and output of a thread take ", held,
                " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
@@ -215,7 +270,8 @@ TileScheduler tile_order(const Problem& p, const Sm90PlanConfig& c) {
   const auto u = [](int64_t n) { return static_cast<unsigned>(n); };
   int64_t fit = 1;
   if (c.causal_or_local) {
-    const int64_t bytes = p.seqlen_k * 2 * (p.head_dim + p.head_dim_v);  // K and V of one kv head
+    // K and V of one kv head
+    const int64_t bytes = p.seqlen_k * (p.head_dim * bytes_of(c.key_type()) + p.head_dim_v * bytes_of(c.value_type()));
     fit = std::clamp<int64_t>(c.l2_kv_bytes / std::max<int64_t>(bytes, 1), 1, p.batch * p.heads_k) * p.group() /
           c.packed_heads;
   }
@@ -236,6 +292,9 @@ TensorElement element_of(DType dtype) {
     default: return TensorElement::u8;
   }
 }
+
+// Returns the elements of a column of 128 bytes, the width of a box.
+int column_width(DType dtype) { return 128 / bytes_of(dtype); }
 
 // The stride of the first dimension is 1.
 TensorMapSpec map_of(const void* data, DType dtype, std::initializer_list<MapDimension> dimensions,
@@ -283,18 +342,71 @@ struct Places {
 
 // The tensor map of paged K or V (Producer::load_pages). Its dimensions: channels of a column, rows of a group of
 // eight, columns, groups of a page, and places.
-TensorMapSpec page_map(const TensorRef& t, DType dtype, int64_t dim, const Problem& p, const Sm90Config& c,
-                       int64_t pages) {
+TensorMapSpec page_map(const TensorRef& t, DType dtype, int64_t dim, const Problem& p, int page_rows,
+                       const Sm90Layout::Block& block, int64_t pages) {
   const Places places(t, p, pages);
-  const bool whole = Sm90Layout::copies_whole_rows(c, static_cast<int>(dim));
-  const int columns = whole ? static_cast<int>(dim / 64) : 1;
+  const bool whole = block.copies_whole_rows;
+  const int columns = whole ? block.columns : 1, width = column_width(dtype);
   return map_of(t.data, dtype,
-                {{whole ? 64 : dim, 1, 64},
+                {{whole ? width : dim, 1, width},
                  {8, t.row, 8},
-                 {columns, 64, columns},
-                 {p.page_size / 8, 8 * t.row, c.page_rows / 8},
+                 {columns, width, columns},
+                 {p.page_size / 8, 8 * t.row, page_rows / 8},
                  {places.count, places.stride}},
                 TensorSwizzle::bytes_128);
+}
+
+// The tensor map of converted K or V. sequence_rows: rows of one sequence and kv head, which have `row` elements.
+TensorMapSpec converted_map(const void* data, DType dtype, const Problem& p, int64_t row, int64_t sequence_rows,
+                            int box_rows) {
+  return map_of(data, dtype,
+                {{row, 1, column_width(dtype)},
+                 {sequence_rows, row, box_rows},
+                 {p.heads_k, sequence_rows * row},
+                 {p.batch, p.heads_k * sequence_rows * row}},
+                TensorSwizzle::bytes_128);
+}
+
+unsigned conversion_units(const Problem& p, int element_bytes, int64_t dim) {
+  if (element_bytes == 0) return 0;
+  return static_cast<unsigned>(p.batch * p.heads_k * (converted_pitch(p) / ConvertedKv::unit_keys) *
+                               div_up(dim, ConvertedKv::unit_dims));
+}
+
+// The parts of the workspace: converted K, converted V, and sums.
+void add_workspace(Sm90Params& params, const Problem& p, const Workspace& workspace) {
+  std::byte* const scratch = static_cast<std::byte*>(workspace.scratch);
+  params.counters = static_cast<unsigned*>(workspace.counters);
+  ConvertedKv& converted = params.converted;
+  converted.k = scratch, converted.v = scratch + converted_k_bytes(p);
+  converted.pitch = static_cast<int>(converted_pitch(p));
+  converted.units_k = conversion_units(p, converted_k_element(p), p.head_dim);
+  converted.units = converted.units_k + conversion_units(p, converted_v_element(p), p.head_dim_v);
+  converted.counters = params.counters + 2;
+  params.partial = reinterpret_cast<float*>(scratch + converted_bytes(p));
+}
+
+// Adds the tensor maps of K and V.
+void add_kv_maps(LaunchSpec& spec, const Sm90Params& params, const Problem& p, const Sm90PlanConfig& c,
+                 int64_t rows_k) {
+  const AttentionParams& a = params.attention;
+  const auto map = [&](const TensorRef& t, DType dtype, int64_t dim, const Sm90Layout::Block& block) {
+    if (block.in_pages) return page_map(t, dtype, dim, p, c.page_rows, block, a.pages.pages);
+    return map_of(t.data, dtype,
+                  {{dim, 1, column_width(dtype)},
+                   {rows_k, t.row, c.block_n},
+                   {p.heads_k, t.head},
+                   {p.varlen ? 1 : p.batch, t.batch}},  // packed tensors have no batch dimension
+                  TensorSwizzle::bytes_128);
+  };
+  const int pitch = params.converted.pitch, dim_v = c.head_dim_v;
+  spec.add_map(offsetof(Sm90Params, k),
+               c.converts_k() ? converted_map(params.converted.k, c.key_type(), p, c.head_dim, pitch, c.block_n)
+                              : map(a.k, c.k, p.head_dim, Sm90Layout::block_of_k(c)));
+  spec.add_map(offsetof(Sm90Params, v),
+               c.transposes_v() ? converted_map(params.converted.v, c.v, p, pitch, dim_v, dim_v)
+               : c.converts_v() ? converted_map(params.converted.v, c.value_type(), p, dim_v, pitch, c.block_n)
+                                : map(a.v, c.v, dim_v, Sm90Layout::block_of_v(c)));
 }
 
 LaunchSpec launch_spec(const StepCall& call) {
@@ -303,11 +415,11 @@ LaunchSpec launch_spec(const StepCall& call) {
   const int64_t items = p.batch * (p.heads_q / c.packed_heads) * row_tiles(p, c);
   Sm90Params params{};
   params.attention = call.params, params.items = static_cast<unsigned>(items);
-  params.counters = static_cast<unsigned*>(call.workspace.counters);
+  add_workspace(params, p, call.workspace);
   if (items > 0) params.scheduler = tile_order(p, c);
   params.sequences = TileSequences::of(call.params);
   const AttentionParams& a = call.params;
-  if (a.pages.present()) {
+  if (c.page_rows > 0) {
     params.k_places = Places(a.k, p, a.pages.pages).steps;
     params.v_places = Places(a.v, p, a.pages.pages).steps;
   }
@@ -316,20 +428,13 @@ LaunchSpec launch_spec(const StepCall& call) {
                                                                      : p.varlen        ? p.total_k
                                                                                        : p.seqlen_k;
   if (items == 0 || rows_q == 0 || rows_k == 0) return spec;
-  const int64_t batches = p.varlen ? 1 : p.batch;  // packed tensors have no batch dimension
   const MapDimension queries{rows_q, a.q.row, c.block_m() / c.packed_heads}, heads{p.heads_q, a.q.head, c.packed_heads},
-      channels{p.head_dim, 1, 64}, of_batch{batches, a.q.batch};
+      channels{p.head_dim, 1, column_width(c.q)}, of_batch{p.varlen ? 1 : p.batch, a.q.batch};
   spec.add_map(offsetof(Sm90Params, q),
                c.packed_heads > 1
                    ? map_of(a.q.data, c.q, {channels, heads, queries, of_batch}, TensorSwizzle::bytes_128)
                    : map_of(a.q.data, c.q, {channels, queries, heads, of_batch}, TensorSwizzle::bytes_128));
-  const auto kv_map = [&](const TensorRef& t, DType dtype, int64_t dim) {
-    if (a.pages.present()) return page_map(t, dtype, dim, p, c, a.pages.pages);
-    return map_of(t.data, dtype, {{dim, 1, 64}, {rows_k, t.row, c.block_n}, {p.heads_k, t.head}, {batches, t.batch}},
-                  TensorSwizzle::bytes_128);
-  };
-  spec.add_map(offsetof(Sm90Params, k), kv_map(a.k, c.k, p.head_dim));
-  spec.add_map(offsetof(Sm90Params, v), kv_map(a.v, c.v, p.head_dim_v));
+  add_kv_maps(spec, params, p, c, rows_k);
   if (c.boxes && c.bias != DType::none)
     spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, c.bias, p, c, c.bias_row));
   if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, DType::u8, p, c, c.mask_row));

@@ -1,4 +1,4 @@
-// attention_sm90, device half: attention on 16-bit tensors with wgmma and TMA, for Hopper (sm_90a). The algorithm is
+// attention_sm90, device half: attention with wgmma and TMA, for Hopper (sm_90a). The algorithm is
 // FlashAttention-3 (Shah et al. 2024). One thread loads tiles with TMA. Two or three warpgroups compute 64 query rows
 // each. Each warpgroup overlaps the softmax of a block of keys with PV of the previous block.
 // emit_unit (config_table.cpp) generates the kernel entry. The kernel relies on the checks in attention_sm90.cpp.
@@ -6,10 +6,12 @@
 
 #include "sm90.h"
 // sm90.h comes first, because the other files use its layout.
+#include "convert_kv.cuh"
 #include "epilogue.cuh"
 #include "fragments.cuh"
 #include "nan_passes.cuh"
 #include "producer.cuh"
+#include "promotion.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "row_tile.cuh"
@@ -28,13 +30,15 @@ struct Consumer {
   static constexpr int n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
   using SFragment = float[1][n_tiles][4];
   using OFragment = float[1][v_tiles][4];
-  using PFragment = unsigned[cfg.block_n / 16][4];  // operands of the product with V
+  using PFragment = Weights<cfg>;  // operands of the product with V
+  static constexpr Sm90Layout::Block k_block = Sm90Layout::block_of_k(cfg), v_block = Sm90Layout::block_of_v(cfg);
   using Shared = SharedState<cfg>;
   using Scores = ScoreTile<cfg, ScoreRows<cfg>, 1, n_tiles>;
 
   const AttentionParams& p;
   const Shared shared;
-  const int group;  // number of this consumer warpgroup
+  const int group;      // number of this consumer warpgroup
+  float* const p_sums;  // this thread's f32 sums (Promotion)
   using KvSlot = StageSlot<cfg.kv_stages>;
   KvSlot slot{};  // the buffer of the next block of K or V
   StageSlot<cfg.q_stages> q_slot{};
@@ -48,7 +52,8 @@ struct Consumer {
     const int row = tile.first_row() + 64 * group;
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
-    RowSoftmax<cfg> softmax{softmax_scale_log2<cfg>(p), p};
+    RowSoftmax<cfg> softmax{p, ScoreRows<cfg>{p, tile, group}};
+    Promotion<cfg> promotion{p_sums};
     SFragment s;
     OFragment o;
     PFragment p_fragment;
@@ -73,8 +78,9 @@ struct Consumer {
       if (mask_and_softmax(s, elements, softmax, tile, keys, n_block, pass)) {
         softmax.correct(s);
         if (accumulate) rescale(o, softmax.output_scale);
+        promotion.rescale(softmax.output_scale);
       }
-      pack<cfg.v>(p_fragment, s);
+      p_fragment.pack(s);
 #pragma unroll 1
       for (--n_block; n_block >= mine.begin && !is_hidden(); --n_block) {
         prepare_v(tile, n_block + 1, slot.next(), pass);
@@ -96,13 +102,15 @@ struct Consumer {
         wgmma_wait_group<0>();
         pin(o);
         release();
-        if (rescales) rescale(o, softmax.output_scale);
-        pack<cfg.v>(p_fragment, s);
-        accumulate = true;
+        const bool moved = promotion.moves(o);
+        if (rescales) rescale(o, softmax.output_scale), promotion.rescale(softmax.output_scale);
+        p_fragment.pack(s);
+        accumulate = !moved;
       }
       last_pv(o, p_fragment, accumulate, tile, n_block, pass);
       accumulate = true;
     } while (cfg.skips_hidden_blocks() && n_block-- >= all.begin);
+    promotion.finish(o);
     RAPT_TRACE_NEXT("consumer #: epilogue");
     const Epilogue<cfg> epilogue{p, tile, pass, q_rows()};
     const bool finite = epilogue.store(softmax, o, tile.first_row() + 64 * group);
@@ -159,16 +167,15 @@ struct Consumer {
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: Q.K");
     const MatrixDescriptor q = MatrixDescriptor::of(warp_uniform(q_rows()), 1024),
-                           k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)),
-                                                    Sm90Layout::group_bytes(cfg, cfg.head_dim));
+                           k = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), k_block.group_bytes());
     pin(s);
     wgmma_fence();
 #pragma unroll
-    for (int d = 0; d < layout.dim; d += 16) {
-      const unsigned column = d / 64, within = d % 64 * 2;
-      Wgmma<cfg.block_n>::template ss<cfg.q, cfg.k>(
+    for (int byte = 0; byte < layout.dim * bytes_of(cfg.key_type()); byte += 32) {
+      const unsigned column = byte / 128, within = byte % 128;
+      Wgmma<cfg.block_n>::template ss<cfg.q, cfg.key_type()>(
           s, q.advanced(column * cfg.block_m() * 128 + within).word(),
-          k.advanced(column * Sm90Layout::column_bytes(cfg, cfg.head_dim) + within).word(), d > 0);
+          k.advanced(column * k_block.column_bytes() + within).word(), byte > 0);
     }
     wgmma_commit_group();
   }
@@ -177,15 +184,19 @@ struct Consumer {
     RAPT_TRACE_NEXT_IF(!barrier_completed(shared.kv_full(at.stage), at.phase), "consumer #: wait V");
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: P.V");
-    constexpr int group_bytes = Sm90Layout::group_bytes(cfg, cfg.head_dim_v);
-    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), group_bytes,
-                                                    Sm90Layout::column_bytes(cfg, cfg.head_dim_v));
+    constexpr int group_bytes = v_block.group_bytes(), column_bytes = v_block.column_bytes();
+    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), group_bytes, column_bytes);
     pin(o);
     wgmma_fence();
 #pragma unroll
-    for (int key = 0; key < cfg.block_n; key += 16)
-      Wgmma<layout.dim_v>::template rs<cfg.v, cfg.v>(o, p_fragment[key / 16], v.advanced(key / 8 * group_bytes).word(),
-                                              accumulate || key > 0);
+    for (int term = 0; term < PFragment::terms; ++term)
+#pragma unroll
+      for (int step = 0; step < PFragment::steps; ++step) {
+        // Of transposed V, a step takes 32 bytes of each row. Otherwise it takes two groups of eight rows.
+        const int at_byte = cfg.transposes_v() ? step / 4 * column_bytes + step % 4 * 32 : step * 2 * group_bytes;
+        Wgmma<layout.dim_v>::template rs<cfg.weight_type(), cfg.value_type()>(
+            o, p_fragment.term[term][step], v.advanced(at_byte).word(), accumulate || term + step > 0);
+      }
     wgmma_commit_group();
   }
   void release() {
@@ -217,7 +228,8 @@ struct Consumer {
     Scores{p, rows, n_block * cfg.block_n + static_cast<int>(threadIdx.x % 4) * 2}.load(elements);
   }
   // A soft cap alone can be computed together with the exponentials.
-  static constexpr bool fuses_soft_cap = cfg.softcap && ScoreRows<cfg>::softmax_scales && !cfg.mask && !has_user_score;
+  static constexpr bool fuses_soft_cap = cfg.softcap && ScoreRows<cfg>::softmax_scales && !cfg.mask &&
+                                         !has_user_score && !has_score_descales(cfg.q, cfg.k);
   // Modifies and masks scores, and replaces them by weights. Returns whether correct() and rescale() must follow.
   bool mask_and_softmax(SFragment& s, typename Scores::Elements& elements, RowSoftmax<cfg>& softmax,
                         const RowTile<cfg>& tile, const typename RowTile<cfg>::KeyRanges& keys, int n_block,
@@ -229,6 +241,7 @@ struct Consumer {
       const bool masked = key + cfg.block_n > keys.full.end || (cfg.causal_or_local && key < keys.full.begin);
       if (!masked && softmax.is_steady && __all_sync(~0u, cap.all_small(s))) return softmax.weigh_capped(s, cap);
     }
+    if constexpr (cfg.k_descale_block > 0) scale_by_key<cfg>(p, tile, s, key);
     if constexpr (Scores::used) {
       const ScoreRows<cfg> rows{p, tile, group};
       if constexpr (cfg.boxes && cfg.bias != DType::none) boxes().load_bias(elements);
@@ -264,7 +277,8 @@ struct Consumer {
   // All consumer warpgroups call this function once for each block, in the same order, and before they take their turn.
   void prepare_v(const RowTile<cfg>& tile, int n_block, const KvSlot& at, NanPass pass) const {
     const int keys = tile.band().seqlen_k - n_block * cfg.block_n;
-    if (pass == NanPass::normal && (keys >= cfg.block_n || !tile.foreign_tail())) return;
+    // Converted V ends in zeros.
+    if (pass == NanPass::normal && (cfg.converts_v() || keys >= cfg.block_n || !tile.foreign_tail())) return;
     wait_barrier(shared.kv_full(at.stage), at.phase);
     rewrite_v_for_pass<cfg>(shared, at.stage, keys, pass, threadIdx.x - 128);
   }
@@ -314,7 +328,7 @@ inline void consume(const Sm90Params& params, const SharedState<cfg>& shared) {
   using Shared = SharedState<cfg>;
   const AttentionParams& p = params.attention;
   const int group = static_cast<int>(warp_uniform(threadIdx.x / 128)) - 1;
-  Consumer<cfg> consumer{p, shared, group};
+  Consumer<cfg> consumer{p, shared, group, Promotion<cfg>::sums_of(params)};
   if (cfg.ping_pong && group == cfg.warpgroups - 1) arrive_named(Shared::first_turn, 256);
 #pragma unroll 1
   for (StageSlot<2> place;; place.advance()) {
@@ -346,6 +360,7 @@ void attention_sm90(const Sm90Params& params) {
   if (threadIdx.x == 0) prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v), shared.init();
   __syncthreads();
   griddepcontrol_wait<cfg.programmatic>();
+  if constexpr (cfg.converts()) convert_kv<cfg>(params, shared);
   if (warp_uniform(threadIdx.x / 128) == 0) {
     give_registers<cfg.producer_registers()>();
     if (threadIdx.x < (cfg.page_rows > 0 ? 32 : 1)) produce<cfg>(params, shared);

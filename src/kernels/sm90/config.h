@@ -21,6 +21,25 @@ struct Sm90Config : AttentionVariant {
   int score_stages = 2;          // with boxes: buffers in shared memory, each for the bias and mask of a block
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
+  // FP8 tensors. Descales of a whole tensor or head need no code of their own.
+  bool q_row_descales = false;      // q's descales differ by row: token, block64, block128
+  int k_descale_block = 0;          // keys that share a descale of k (1, 64, 128); 0: all
+  bool v_channel_descales = false;  // v's descales differ by channel
+  // Two-level accumulation of FP8 PV: after this number of keys, the sum moves to an f32 sum in the workspace. A
+  // multiple of block_n; 0: never.
+  int promotion_interval = 0;
+
+  // The types that the products with K and with V read. wgmma multiplies FP8 by FP8 or 16 bits by 16 bits, so some FP8
+  // tensors are first converted (convert_kv.cuh).
+  constexpr DType key_type() const { return is_tensor_core_fp8(k) && !is_tensor_core_fp8(q) ? q : k; }
+  constexpr DType value_type() const { return is_tensor_core_fp8(v) && p_terms == 0 ? DType::f16 : v; }
+  constexpr DType weight_type() const { return p_terms > 0 ? DType::e4m3 : value_type(); }
+  constexpr bool converts_k() const { return key_type() != k; }
+  constexpr bool converts_v() const { return is_tensor_core_fp8(v); }
+  constexpr bool converts() const { return converts_k() || converts_v(); }
+  // Products with FP8 V need its keys contiguous. Then V in shared memory has a row for each channel, not for each key.
+  constexpr bool transposes_v() const { return p_terms > 0; }
+
   constexpr int block_m() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   // Registers of a thread: at the start, then after the warpgroups have exchanged registers (setmaxnreg).

@@ -26,24 +26,33 @@ struct Epilogue {
 
   // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
   RowResult finalize_row(const RowSoftmax<cfg>& softmax, int half, int row) const {
-    float sum = quad_sum(softmax.row_sum[half]), share = 1.0f;
-    float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.c);
+    // The weights are multiplied by 1 / unit.
+    const float unit = detail::float_of((127u - static_cast<unsigned>(RowSoftmax<cfg>::log2_weight)) << 23);
+    float sum = quad_sum(softmax.row_sum[half]) * unit, share = unit;
+    float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.scale_of(half));
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
       sum = sum * moved + exp2_approx((sink - base) * log2_e);
-      share = moved;
+      share *= moved;
       top = higher;
     }
     if (sum == 0.0f) return {0.0f, minus_infinity};
-    return {__fdividef(share, sum), top + log2_approx(sum) * ln_2};
+    return {__fdividef(share, sum) * head_descale(row), top + log2_approx(sum) * ln_2};
   }
+  // Returns V's descale if it is the same for the whole head, else 1.
+  float head_descale(int row) const {
+    if constexpr (!is_tensor_core_fp8(cfg.v) || cfg.v_channel_descales) return 1.0f;
+    return p.v_scale.present() ? *p.v_scale.at(tile.batch(), head_k(row), 0, 0) : 1.0f;
+  }
+  index_t head_k(int row) const { return p.by_group.quotient(static_cast<unsigned>(tile.head_of(row))); }
 
   // Stores the warp's rows. `o` holds this thread's parts of two of these rows. first_row: the first row of the
   // warpgroup. Returns whether this thread's parts are finite.
-  bool store(const RowSoftmax<cfg>& softmax, const float (&o)[1][v_tiles][4], int first_row) const {
+  bool store(const RowSoftmax<cfg>& softmax, float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
+    if (cfg.v_channel_descales && !counts) scale_channels(o);
     float factor[2], zero = 0.0f;  // zero: becomes NaN if a stored value is not finite
     bool live[2];
 #pragma unroll
@@ -68,6 +77,17 @@ struct Epilogue {
   }
 
  private:
+  // Multiplies the output by V's descales, if these differ by channel.
+  void scale_channels(float (&o)[1][v_tiles][4]) const {
+    const float* const descales = p.v_scale.at(tile.batch(), head_k(tile.first_row()), 0, 0);
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float descale = descales[(8 * n + static_cast<int>(threadIdx.x % 4) * 2 + i) * p.v_scale.channel];
+        o[0][n][i] *= descale, o[0][n][2 + i] *= descale;
+      }
+  }
   unsigned short* row_address(int row) const {
     return static_cast<unsigned short*>(p.out.data) + p.out.index(tile.batch(), tile.head_of(row), tile.query_of(row));
   }

@@ -12,21 +12,26 @@ namespace rapt {
 // consumer warpgroups must call this; it contains a barrier.
 template <const Sm90Config& cfg>
 inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int keys, NanPass pass, unsigned thread) {
-  constexpr unsigned one = cfg.v == DType::f16 ? 0x3c00u : 0x3f80u;
+  constexpr DType type = cfg.value_type();
+  constexpr int bits = 8 * bytes_of(type);
+  constexpr unsigned mask = (1u << bits) - 1;
+  constexpr unsigned one = type == DType::f16    ? 0x3c00u
+                           : type == DType::bf16 ? 0x3f80u
+                           : type == DType::e4m3 ? 0x38u
+                                                 : 0x3cu;
+  constexpr Sm90Layout::Block block = Sm90Layout::block_of_v(cfg);
   const unsigned tile = shared.kv(stage);
 #pragma unroll 1  // rarely used, but inlined at several places
-  for (unsigned byte = thread * 4; byte < SharedState<cfg>::layout.columns_v * cfg.block_n * 128;
-       byte += SharedState<cfg>::consumers * 4) {
+  for (unsigned byte = thread * 4; byte < block.columns * block.rows * 128; byte += SharedState<cfg>::consumers * 4) {
     const int line = static_cast<int>(byte / 128),
-              row = Sm90Layout::copies_whole_rows(cfg, cfg.head_dim_v)
-                        ? line / (8 * SharedState<cfg>::layout.columns_v) * 8 + line % 8
-                        : line % cfg.block_n;
-    unsigned word = row < keys ? load_shared(tile + byte) : 0;
+              row = block.copies_whole_rows ? line / (8 * block.columns) * 8 + line % 8 : line % block.rows;
+    // Transposed V has zeros after the keys already.
+    unsigned word = cfg.transposes_v() || row < keys ? load_shared(tile + byte) : 0;
     if (pass != NanPass::normal) {
       unsigned rewritten = 0;
-      for (int shift = 0; shift < 32; shift += 16) {
-        const unsigned element = word >> shift & 0xffffu;
-        const bool finite = is_finite_code<cfg.v>(element);
+      for (int shift = 0; shift < 32; shift += bits) {
+        const unsigned element = word >> shift & mask;
+        const bool finite = is_finite_code<type>(element);
         rewritten |= (pass == NanPass::zero_non_finite ? (finite ? element : 0u) : (finite ? 0u : one)) << shift;
       }
       word = rewritten;

@@ -47,15 +47,16 @@ struct Producer {
     const bool packed = p.cu_seqlens_q.present();
     const int batch = packed ? 0 : tile.batch(), head = tile.head();
     const auto head_k = static_cast<int>(params.scheduler.group.quotient(static_cast<unsigned>(head)));
-    const bool packed_k = packed && cfg.page_rows == 0;
+    const bool packed_k = p.cu_seqlens_k.present();
     const int first_k = packed_k ? static_cast<int>(clamped(p.cu_seqlens_k[tile.batch()], 0, p.total_k)) : 0;
     RAPT_TRACE_NEXT("producer: load Q");
     wait_barrier(shared.q_empty(phases.q_stage()), phases.of_q() ^ 1);
     // With packed heads, the heads are dimension 1 of the tensor map, and the queries dimension 2.
     const int query = tile.first_q() + tile.first_row() / cfg.packed_heads;
     if (leads())
-      load(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns, cfg.block_m(),
-           cfg.packed_heads > 1 ? head : query, cfg.packed_heads > 1 ? query : head, batch);
+      load<bytes_of(cfg.q)>(shared.q_full(phases.q_stage()), shared.q(phases.q_stage()), params.q, layout.columns,
+                            cfg.block_m(), cfg.packed_heads > 1 ? head : query, cfg.packed_heads > 1 ? query : head,
+                            batch);
     phases.advance_q();
     // V of a block comes after K of the next block, because the consumers use them in this order.
     const NBlocks n_blocks = tile.n_blocks();
@@ -72,7 +73,7 @@ struct Producer {
         load_k(tile, key - cfg.block_n, first_k, head_k, batch);
       }
       RAPT_TRACE_NEXT("producer: load V");
-      load_kv<true>(tile, key, head_k, batch);
+      load_kv<true>(tile, key, first_k, head_k, batch);
     }
   }
 
@@ -122,7 +123,7 @@ struct Producer {
       cp_async_wait_group(key >= cfg.block_n ? 1 : 0);  // this block's pages
       __syncwarp();
     }
-    load_kv<false>(tile, key, head_k, batch);
+    load_kv<false>(tile, key, first_k, head_k, batch);
     if constexpr (cfg.boxes) {
       wait_barrier(shared.scores_empty(score_slot.stage), score_slot.phase ^ 1);
       if (leads()) load_boxes(tile, key - first_k);
@@ -158,16 +159,30 @@ struct Producer {
   }
   // of_v: V, otherwise K.
   template <bool of_v>
-  void load_kv(const Tile& tile, int key, int head, int batch) {
+  void load_kv(const Tile& tile, int key, int first_k, int head, int batch) {
+    constexpr Sm90Layout::Block block = of_v ? Sm90Layout::block_of_v(cfg) : Sm90Layout::block_of_k(cfg);
+    constexpr int bytes = bytes_of(of_v ? cfg.value_type() : cfg.key_type());
     const TensorMap& map = of_v ? params.v : params.k;
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
     const unsigned full = shared.kv_full(slot.stage), to = shared.kv(slot.stage);
-    if constexpr (cfg.page_rows > 0)
-      load_pages<of_v ? cfg.head_dim_v : cfg.head_dim>(tile, full, to, map, of_v ? params.v_places : params.k_places,
-                                                       key, head);
-    else
-      load(full, to, map, of_v ? layout.columns_v : layout.columns, cfg.block_n, key, head, batch);
+    // Converted tensors have their own place for each sequence.
+    if constexpr (of_v ? cfg.converts_v() : cfg.converts_k()) key -= first_k, batch = tile.batch();
+    if constexpr (block.in_pages) {
+      load_pages<of_v>(tile, full, to, map, key, head);
+    } else if (cfg.page_rows == 0 || elect_lane()) {
+      if constexpr (of_v && cfg.transposes_v())
+        load_transposed(full, to, map, key, head, batch);
+      else
+        load<bytes>(full, to, map, block.columns, cfg.block_n, key, head, batch);
+    }
     slot.advance();
+  }
+  // Loads the block's keys of each channel.
+  static void load_transposed(unsigned full, unsigned to, const TensorMap& map, int key, int head, int batch) {
+    arrive_expecting(full, static_cast<unsigned>(layout.columns_v * layout.rows_v * 128));
+#pragma unroll
+    for (int column = 0; column < layout.columns_v; ++column)
+      copy_box(to + static_cast<unsigned>(column * layout.rows_v * 128), map, full, key + column * 128, 0, head, batch);
   }
   // Paged K and V. The entries of the block table take long to load. So they are copied to shared memory one block
   // ahead. Entries after the sequence's keys are not read.
@@ -183,12 +198,14 @@ struct Producer {
     const int keys = tile.band().seqlen_k - key;
     return keys < cfg.block_n ? (keys + cfg.page_rows - 1) / cfg.page_rows : Sm90Layout::pages(cfg);
   }
-  // Loads K or V, whose head dim is `dim`. The buffer's part for pages that do not exist keeps its old values.
-  template <int dim>
-  void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, const PlaceSteps& places, int key,
-                  int head) const {
-    constexpr int columns = (dim + 63) / 64, copies = Sm90Layout::copies_whole_rows(cfg, dim) ? 1 : columns,
-                  page_bytes = cfg.page_rows / 8 * Sm90Layout::group_bytes(cfg, dim);
+  // Loads K or V. The buffer's part for pages that do not exist keeps its old values.
+  template <bool of_v>
+  void load_pages(const Tile& tile, unsigned full, unsigned to, const TensorMap& map, int key, int head) const {
+    constexpr Sm90Layout::Block block = of_v ? Sm90Layout::block_of_v(cfg) : Sm90Layout::block_of_k(cfg);
+    constexpr int columns = block.columns, copies = block.copies_whole_rows ? 1 : columns,
+                  column_elements = 128 / bytes_of(of_v ? cfg.value_type() : cfg.key_type()),
+                  page_bytes = cfg.page_rows / 8 * block.group_bytes();
+    const PlaceSteps& places = of_v ? params.v_places : params.k_places;
     constexpr int together = Sm90Layout::pages(cfg) < 4 ? Sm90Layout::pages(cfg) : 4;  // their latencies overlap
     static_assert(Sm90Layout::pages(cfg) <= 32, "a lane finds one page");
     const PageTable& table = params.attention.pages;
@@ -212,17 +229,18 @@ struct Producer {
 #pragma unroll
         for (int column = 0; column < copies; ++column)
           if (elected && first + i < pages)
-            copy_page(
-                to + static_cast<unsigned>(column * Sm90Layout::column_bytes(cfg, dim) + (first + i) * page_bytes), map,
-                full, column * 64, groups[i], its_place[i]);
+            copy_page(to + static_cast<unsigned>(column * block.column_bytes() + (first + i) * page_bytes), map, full,
+                      column * column_elements, groups[i], its_place[i]);
     }
   }
+  // Loads rows of elements of `bytes` bytes.
+  template <int bytes>
   static void load(unsigned full, unsigned to, const TensorMap& map, int columns, int rows, int row, int head,
                    int batch) {
     arrive_expecting(full, static_cast<unsigned>(columns * rows * 128));
 #pragma unroll
     for (int column = 0; column < columns; ++column)
-      copy_box(to + static_cast<unsigned>(column * rows * 128), map, full, column * 64, row, head, batch);
+      copy_box(to + static_cast<unsigned>(column * rows * 128), map, full, column * (128 / bytes), row, head, batch);
   }
 };
 
@@ -256,7 +274,10 @@ inline void produce(const Sm90Params& params, const SharedState<cfg>& shared) {
   griddepcontrol_launch_dependents<cfg.programmatic>();
   producer.announce_alone(no_more);
   // The last CTA resets the counters.
-  if (producer.leads() && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) params.counters[0] = 0;
+  if (producer.leads() && atomicInc(params.counters + 1, gridDim.x - 1) == gridDim.x - 1) {
+    params.counters[0] = 0;
+    if constexpr (cfg.converts()) params.converted.counters[0] = params.converted.counters[1] = 0;
+  }
   RAPT_TRACE_END();
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/score_tile.cuh"
 #include "row_tile.cuh"
+#include "shared/kv_view.h"
 
 namespace rapt {
 
@@ -25,17 +26,53 @@ struct ScoreRows {
   int offset() const { return tile.offset(); }
   int head(int, int half) const { return tile.head_of(live_row(half)); }
   int query(int, int half) const { return live_row(half) / cfg.packed_heads; }
-  float factor(int, int) const { return p.scale; }
+  // The softmax scale times the descales of a row of Q, and of K if these are the same for the whole head.
+  float factor(int, int half) const {
+    float factor = p.scale;
+    const index_t batch = tile.batch();
+    if constexpr (is_tensor_core_fp8(cfg.q))
+      if (p.q_scale.present()) factor *= *p.q_scale.at(batch, head(0, half), tile.first_q(), query(0, half));
+    if constexpr (is_tensor_core_fp8(cfg.k) && cfg.k_descale_block == 0)
+      if (p.k_scale.present()) factor *= *p.k_scale.at(batch, p.by_group.quotient(head(0, half)), 0, 0);
+    return factor;
+  }
 
  private:
   // A row past the sequence takes the values of a row that exists. Its results are not stored.
   int live_row(int half) const { return row + 8 * half < tile.seqlen_q() ? row + 8 * half : tile.first_row(); }
 };
 
-// The factor that turns the scores after the score chain into logits in base 2.
+// The factor that turns the scores of a row after the score chain into logits in base 2. Descales come from tensors. A
+// factor below 2^-100 gives the same weights as 2^-100. A negative or NaN descale is invalid and gives NaN.
 template <const Sm90Config& cfg>
-float softmax_scale_log2(const AttentionParams& p) {
-  return (!ScoreRows<cfg>::softmax_scales ? 1.0f : cfg.softcap ? p.softcap : p.scale) * log2_e;
+float softmax_scale_log2(const ScoreRows<cfg>& rows, int half) {
+  if constexpr (!ScoreRows<cfg>::softmax_scales || cfg.softcap)
+    return (ScoreRows<cfg>::softmax_scales ? rows.p.softcap : 1.0f) * log2_e;
+  const float c = rows.factor(0, half) * log2_e;
+  if constexpr (!has_score_descales(cfg.q, cfg.k)) return c;
+  return c >= 0.0f ? fminf(fmaxf(c, 0x1p-100f), largest_finite) : minus_infinity - minus_infinity;
+}
+
+// Multiplies scores by the descales of their keys, if these differ within a head.
+template <const Sm90Config& cfg, int n_tiles>
+inline void scale_by_key(const AttentionParams& p, const RowTile<cfg>& tile, float (&s)[1][n_tiles][4], int key) {
+  const index_t batch = tile.batch(), head_k = p.by_group.quotient(static_cast<unsigned>(tile.head()));
+  const index_t first_k = p.cu_seqlens_k.present() ? clamped(p.cu_seqlens_k[batch], 0, p.total_k) : 0;
+  const int last = tile.band().seqlen_k - 1, lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (cfg.k_descale_block > 1 && (n * 8 % cfg.k_descale_block != 0 || i > 0)) continue;
+      const int at = key + 8 * n + (cfg.k_descale_block == 1 ? lane % 4 * 2 + i : 0);
+      const float descale = *kv_descale(p, p.k_scale, batch, head_k, first_k, at < last ? at : last);
+      const int tiles = cfg.k_descale_block == 1 ? 1 : cfg.k_descale_block / 8;
+#pragma unroll
+      for (int tile_n = n; tile_n < n + tiles && tile_n < n_tiles; ++tile_n)
+#pragma unroll
+        for (int column = 0; column < 4; ++column)
+          if (cfg.k_descale_block > 1 || column % 2 == i) s[0][tile_n][column] *= descale;
+    }
 }
 
 }  // namespace rapt

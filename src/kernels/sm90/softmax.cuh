@@ -16,30 +16,47 @@
 // With bias or ALiBi, scores of one row often differ by more than that: the first block can have a bias of -10000, or
 // can be far from the diagonal. Then almost every tile would be computed again. So with them, each block's maximum is
 // compared with row_max before the weights are computed (maximum_first), as in attention_sm80. No weight exceeds 2^8.
+// The same holds for E4M3 weights: they are at most 2^8 (the largest E4M3 number is 448), and they use its range well.
+// One E4M3 term is exact for a power of two. So then row_max is exactly the maximum: a key with all the weight of its
+// row has no rounding error.
 #pragma once
 
 #include "device/score.cuh"
 #include "device/softmax.cuh"
 #include "row_tile.cuh"
+#include "scores.cuh"
 
 namespace rapt {
 
 template <const Sm90Config& cfg>
 struct RowSoftmax {
-  static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi;
+  static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi || cfg.p_terms > 0;
+  static constexpr bool row_scales = cfg.q_row_descales && ScoreRows<cfg>::softmax_scales && !cfg.softcap;
+  // With maximum_first: row_max is raised if a score exceeds it by more than `threshold`, and the weight of row_max is
+  // 2^log2_weight. Both are in log2 units.
+  static constexpr float threshold = cfg.p_terms == 1   ? 0.0f
+                                     : cfg.p_terms == 2 ? 3.0f
+                                                        : OnlineSoftmax<1, false>::rescale_threshold;
+  static constexpr float log2_weight = cfg.p_terms == 1 ? 8.0f : cfg.p_terms == 2 ? 5.0f : 0.0f;
   using Rules = OnlineSoftmax<1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
   static constexpr float largest_sum = 256.0f;
 
-  float c;                                              // scale_log2: softmax scale * log2(e); from 2^-100 to 2^100
+  float c[row_scales ? 2 : 1];                          // scale_log2: softmax scale * log2(e); at least 2^-100
   const AttentionParams& p;                             // read only for largest_correction()
   float row_max[2] = {minus_infinity, minus_infinity};  // unit: raw scores
   float row_sum[2] = {0.0f, 0.0f};                      // sums over this thread's columns
-  // weight = exp2(s * c - shift). shift is row_max * c. If is_unsafe(), row_max is subtracted from s before the product
-  // with c, and shift is 0.
-  float shift[2] = {0.0f, 0.0f};
+  // weight = exp2(s * c - shift). shift is row_max * c - log2_weight. If is_unsafe(), row_max is subtracted from s
+  // before the product with c, and not in `shift`.
+  float shift[2] = {-log2_weight, -log2_weight};
   float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
   bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
+
+  RowSoftmax(const AttentionParams& params, const ScoreRows<cfg>& rows) : p(params) {
+#pragma unroll
+    for (int half = 0; half < (row_scales ? 2 : 1); ++half) c[half] = softmax_scale_log2<cfg>(rows, half);
+  }
+  float scale_of(int half) const { return c[row_scales ? half : 0]; }
 
   // Replaces scores by weights. Returns whether correct() and a multiplication of O must follow. All threads of a warp
   // agree.
@@ -106,7 +123,8 @@ struct RowSoftmax {
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[0][n][i] = exp2_approx(fmaf(change(s[0][n][i], one[n / group % 2]), c, -at[n / group % 2][i / 2]));
+        s[0][n][i] =
+            exp2_approx(fmaf(change(s[0][n][i], one[n / group % 2]), scale_of(i / 2), -at[n / group % 2][i / 2]));
         sum[i / 2][i % 2] += s[0][n][i];
       }
       if (n % group == group - 1) {
@@ -152,7 +170,7 @@ struct RowSoftmax {
       // The weight is computed with the same operations as in weigh(). So this pass raises row_max exactly for the rows
       // that the normal pass could not correct.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
-                  weight = exp2_approx(fmaf(x, c, -shift[half]));
+                  weight = exp2_approx(fmaf(x, scale_of(half), -shift[half]));
       if (weight > largest_sum & !(corrected(half, weight) <= largest_finite)) output_scale[half] = move(half, top);
     }
     const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
@@ -185,15 +203,14 @@ struct RowSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       top[half] = max_of(s, half);
-      raises = raises | Rules::exceeds_threshold(top[half], row_max[half], c);
+      raises = raises | exceeds(top[half], half);
     }
     raises = __any_sync(~0u, raises);
     if (raises) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float maximum = quad_max(top[half]);
-        const bool exceeds = Rules::exceeds_threshold(maximum, row_max[half], c);
-        output_scale[half] = exceeds ? move(half, maximum) : 1.0f;
+        output_scale[half] = exceeds(maximum, half) ? move(half, maximum) : 1.0f;
       }
       is_steady = !__any_sync(~0u, is_unsafe(0) | is_unsafe(1));
     }
@@ -231,18 +248,20 @@ struct RowSoftmax {
   // Returns x, but makes the result depend on y. Otherwise ptxas computes all arguments of exponentials first, while
   // the unit for exponentials is idle. x does not change because c is positive, but the compiler does not know this.
   float after(float x, float y) const {
-    return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c) >> 31));
+    return detail::float_of(detail::bits_of(x) | (detail::bits_of(y) & detail::bits_of(c[0]) >> 31));
   }
 
   float largest_correction() const { return p.lse.present() ? 0x1p24f : 0x1p100f; }
   // Returns the row_max with which this weight becomes 1. The result is not finite if the weight is too large to be
   // corrected.
   float corrected(int half, float weight) const {
-    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction() ? c : 0.0f);
+    return row_max[half] + __fdividef(log2_approx(weight), weight <= largest_correction() ? scale_of(half) : 0.0f);
   }
   // Returns whether row_max must be subtracted from a score before the product with c. This is also true for a row
   // without a row_max.
-  bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], c); }
+  bool is_unsafe(int half) const { return Rules::needs_safe_exp(row_max[half], scale_of(half)); }
+  // Returns whether row_max must be raised for a score.
+  bool exceeds(float score, int half) const { return (score - row_max[half]) * scale_of(half) > threshold; }
   template <int tiles>
   static float max_of(const float (&s)[1][tiles][4], int half) {
     float x = fmaxf(s[0][0][2 * half], s[0][0][2 * half + 1]);
@@ -261,11 +280,11 @@ struct RowSoftmax {
   }
   void set_row_max(int half, float to) {
     row_max[half] = to;
-    shift[half] = is_unsafe(half) ? 0.0f : __fmul_rn(to, c);
+    shift[half] = (is_unsafe(half) ? 0.0f : __fmul_rn(to, scale_of(half))) - log2_weight;
   }
   // Changes row_max. Returns the factor by which earlier results must be multiplied.
   float move(int half, float to) {
-    const float factor = Rules::rescale_factor(row_max[half], to, c);
+    const float factor = Rules::rescale_factor(row_max[half], to, scale_of(half));
     set_row_max(half, to);
     row_sum[half] *= factor;
     return factor;

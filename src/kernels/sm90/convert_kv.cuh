@@ -1,0 +1,148 @@
+// Converts K and V of a call to the types and the layout that wgmma needs, before attention_sm90 computes its tiles:
+// FP8 K to the 16-bit type of Q, FP8 V to f16, or FP8 V to a transposed copy. The converted tensors are in the
+// workspace (ConvertedKv). All CTAs of the kernel share the work. It is divided into units of 64 keys and 32 channels,
+// one for each warp. Device only.
+//
+// A CTA takes its units from a counter. So each unit is taken by a CTA that runs, and the wait for the other CTAs ends
+// even if some CTAs of the kernel start later.
+#pragma once
+
+#include "device/numeric.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/tma.cuh"
+#include "row_tile.cuh"
+#include "shared/kv_view.h"
+#include "shared_state.cuh"
+
+namespace rapt {
+
+template <const Sm90Config& cfg>
+struct KvConversion {
+  static constexpr int keys = ConvertedKv::unit_keys, dims = ConvertedKv::unit_dims;
+  const Sm90Params& params;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+
+  // Converts unit `n`. The order of units: K before V, then batch, kv head, keys, channels.
+  void convert(unsigned n) const {
+    const bool of_k = n < params.converted.units_k;
+    if constexpr (cfg.converts_k())
+      if (of_k) convert_tensor<cfg.k, cfg.key_type(), cfg.head_dim, false>(params.attention.k, params.converted.k, n);
+    if constexpr (cfg.converts_v())
+      if (!of_k)
+        convert_tensor<cfg.v, cfg.value_type(), cfg.head_dim_v, cfg.transposes_v()>(
+            params.attention.v, params.converted.v, n - params.converted.units_k);
+  }
+
+ private:
+  // A unit's keys and channels, and the sequence that they belong to.
+  struct Unit {
+    int batch, head_k, first_key, first_dim;
+  };
+  template <int dim>
+  Unit unit(unsigned n) const {
+    constexpr unsigned across = (dim + dims - 1) / dims;
+    const unsigned along = static_cast<unsigned>(params.converted.pitch / keys),
+                   heads = params.attention.by_group.quotient(static_cast<unsigned>(params.attention.heads_q));
+    const unsigned rest = n / across, sequence = rest / along;
+    return {static_cast<int>(sequence / heads), static_cast<int>(sequence % heads),
+            static_cast<int>(rest % along) * keys, static_cast<int>(n % across) * dims};
+  }
+
+  template <DType from, DType to, int dim, bool transposes>
+  void convert_tensor(const TensorRef& tensor, void* converted, unsigned n) const {
+    const Unit at = unit<dim>(n);
+    const Sequence sequence = sequence_of(params.attention, at.batch);
+    // A block can begin before the sequence's end and end after it.
+    if (at.first_key >= (sequence.seqlen_k + cfg.block_n - 1) / cfg.block_n * cfg.block_n) return;
+    const auto load = [&](int key, int channel) {
+      Bytes16 codes{};
+      if (key < sequence.seqlen_k && channel < dim)
+        codes = *reinterpret_cast<const Bytes16*>(
+            static_cast<const char*>(tensor.data) +
+            kv_row(params.attention, tensor, at.batch, at.head_k, sequence.first_k, key) + channel);
+      return codes;
+    };
+    const index_t heads = params.attention.by_group.quotient(static_cast<unsigned>(params.attention.heads_q)),
+                  pitch = params.converted.pitch;
+    char* const rows = static_cast<char*>(converted) + bytes_of(to) * (at.batch * heads + at.head_k) * pitch * dim;
+    if constexpr (transposes)
+      transpose<dim>(at, rows, load);
+    else
+      widen<from, to, dim>(at, rows, load);
+  }
+
+  // A lane converts 16 channels of four keys.
+  template <DType from, DType to, int dim, class Load>
+  void widen(const Unit& at, char* rows, const Load& load) const {
+    const int channel = at.first_dim + lane % 2 * 16, first_key = at.first_key + lane / 2;
+    Bytes16 codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) codes[i] = load(first_key + 16 * i, channel);
+    if (channel >= dim) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      Bytes16 wide[2];
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        widen4<from, to>(codes[i].word[word], wide[word / 2].word[word % 2 * 2], wide[word / 2].word[word % 2 * 2 + 1]);
+      char* const row = rows + 2 * ((first_key + 16 * i) * index_t{dim} + channel);
+      store_global_16(row, wide[0]), store_global_16(row + 16, wide[1]);
+    }
+  }
+
+  // A lane transposes 16 channels of the four keys whose slots are neighbours (slot_key).
+  template <int dim, class Load>
+  void transpose(const Unit& at, char* rows, const Load& load) const {
+    const int slots = lane / 2, channel = at.first_dim + lane % 2 * 16,
+              first_key = at.first_key + slots / 4 * 16 + slot_key(slots % 4);
+    Bytes16 codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) codes[i] = load(first_key + i % 2 + i / 2 * 8, channel);
+    if (channel >= dim) return;
+    const index_t pitch = params.converted.pitch;
+    char* const to = rows + channel * pitch + at.first_key + 4 * slots;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      // Pairs of keys, then all four: channels 0 and 1 of the word, and channels 2 and 3.
+      const unsigned low[2] = {byte_perm(codes[0].word[word], codes[1].word[word], 0x5140),
+                               byte_perm(codes[2].word[word], codes[3].word[word], 0x5140)},
+                     high[2] = {byte_perm(codes[0].word[word], codes[1].word[word], 0x7362),
+                                byte_perm(codes[2].word[word], codes[3].word[word], 0x7362)};
+      const unsigned of_channel[4] = {byte_perm(low[0], low[1], 0x5410), byte_perm(low[0], low[1], 0x7632),
+                                      byte_perm(high[0], high[1], 0x5410), byte_perm(high[0], high[1], 0x7632)};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) *reinterpret_cast<unsigned*>(to + (4 * word + i) * pitch) = of_channel[i];
+    }
+  }
+};
+
+// Converts K and V with all threads of all CTAs, and waits until everything is converted.
+template <const Sm90Config& cfg>
+inline void convert_kv(const Sm90Params& params, const SharedState<cfg>& shared) {
+  constexpr unsigned warps = cfg.threads() / 32;
+  const KvConversion<cfg> conversion{params};
+  const ConvertedKv& converted = params.converted;
+  const bool leads = threadIdx.x == 0;
+  unsigned taken = leads ? atomicAdd(converted.counters, warps) : 0, done = 0;
+#pragma unroll 1
+  for (;; done += warps) {
+    if (leads) store_shared(shared.tile(0), taken);
+    __syncthreads();
+    const unsigned first = load_shared(shared.tile(0));
+    if (first >= converted.units) break;
+    if (leads) taken = atomicAdd(converted.counters, warps);  // takes long, so the next units are taken now
+    if (const unsigned n = first + threadIdx.x / 32; n < converted.units) conversion.convert(n);
+    __syncthreads();
+  }
+  fence_async_proxy_global();
+  __syncthreads();
+  if (leads) {
+    if (done > 0) add_release(converted.counters + 1, done);
+    while (load_acquire(converted.counters + 1) < converted.units) {
+    }
+  }
+  __syncthreads();
+  fence_async_proxy_global();
+}
+
+}  // namespace rapt
