@@ -506,7 +506,7 @@ bool computes_once(float first) {
   bool finite = true;
   emulated_shared = memory;
   cuda_emulation::launch(1, 32, reinterpret_cast<float*>(memory), 32, [&] {
-    RowSoftmax<cfg> softmax{log2_e, p};
+    RowSoftmax<cfg> softmax{{log2_e}, p};
     for (const float score : {first, 0.0f}) {
       float s[1][4][4];
       for (auto& tile : s[0]) std::fill(tile, tile + 4, score);

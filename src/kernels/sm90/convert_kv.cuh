@@ -71,52 +71,66 @@ struct KvConversion {
       widen<from, to, dim>(at, rows, load);
   }
 
-  // A lane converts 16 channels of four keys.
+  // A lane converts 16 channels of four keys, in each half of the unit's channels. All its loads come first, because
+  // they take long.
+  static constexpr int halves = dims / 32;
+  int channel_of(const Unit& at, int half) const { return at.first_dim + 32 * half + lane % 2 * 16; }
+
   template <DType from, DType to, int dim, class Load>
   void widen(const Unit& at, char* rows, const Load& load) const {
-    const int channel = at.first_dim + lane % 2 * 16, first_key = at.first_key + lane / 2;
-    Bytes16 codes[4];
+    const int first_key = at.first_key + lane / 2;
+    Bytes16 codes[halves][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) codes[i] = load(first_key + 16 * i, channel);
-    if (channel >= dim) return;
+    for (int i = 0; i < 4 * halves; ++i) codes[i / 4][i % 4] = load(first_key + 16 * (i % 4), channel_of(at, i / 4));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4 * halves; ++i) {
+      if (channel_of(at, i / 4) >= dim) continue;
       Bytes16 wide[2];
 #pragma unroll
       for (int word = 0; word < 4; ++word)
-        widen4<from, to>(codes[i].word[word], wide[word / 2].word[word % 2 * 2], wide[word / 2].word[word % 2 * 2 + 1]);
-      char* const row = rows + 2 * ((first_key + 16 * i) * index_t{dim} + channel);
+        widen4<from, to>(codes[i / 4][i % 4].word[word], wide[word / 2].word[word % 2 * 2],
+                         wide[word / 2].word[word % 2 * 2 + 1]);
+      char* const row = rows + 2 * ((first_key + 16 * (i % 4)) * index_t{dim} + channel_of(at, i / 4));
       store_global_16(row, wide[0]), store_global_16(row + 16, wide[1]);
     }
   }
 
-  // A lane transposes 16 channels of the four keys whose slots are neighbours (slot_key).
+  // The lane's four keys are those whose slots are neighbours (slot_key).
   template <int dim, class Load>
   void transpose(const Unit& at, char* rows, const Load& load) const {
-    const int slots = lane / 2, channel = at.first_dim + lane % 2 * 16,
-              first_key = at.first_key + slots / 4 * 16 + slot_key(slots % 4);
-    Bytes16 codes[4];
+    const int slots = lane / 2, first_key = at.first_key + slots / 4 * 16 + slot_key(slots % 4);
+    Bytes16 codes[halves][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) codes[i] = load(first_key + i % 2 + i / 2 * 8, channel);
-    if (channel >= dim) return;
+    for (int i = 0; i < 4 * halves; ++i)
+      codes[i / 4][i % 4] = load(first_key + i % 2 + i % 4 / 2 * 8, channel_of(at, i / 4));
     const index_t pitch = params.converted.pitch;
-    char* const to = rows + channel * pitch + at.first_key + 4 * slots;
 #pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      // Pairs of keys, then all four: channels 0 and 1 of the word, and channels 2 and 3.
-      const unsigned low[2] = {byte_perm(codes[0].word[word], codes[1].word[word], 0x5140),
-                               byte_perm(codes[2].word[word], codes[3].word[word], 0x5140)},
-                     high[2] = {byte_perm(codes[0].word[word], codes[1].word[word], 0x7362),
-                                byte_perm(codes[2].word[word], codes[3].word[word], 0x7362)};
-      const unsigned of_channel[4] = {byte_perm(low[0], low[1], 0x5410), byte_perm(low[0], low[1], 0x7632),
-                                      byte_perm(high[0], high[1], 0x5410), byte_perm(high[0], high[1], 0x7632)};
+    for (int half = 0; half < halves; ++half) {
+      if (channel_of(at, half) >= dim) continue;
+      char* const to = rows + channel_of(at, half) * pitch + at.first_key + 4 * slots;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) *reinterpret_cast<unsigned*>(to + (4 * word + i) * pitch) = of_channel[i];
+      for (int word = 0; word < 4; ++word) {
+        unsigned of_channel[4];
+        transpose_4x4(codes[half], word, of_channel);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) *reinterpret_cast<unsigned*>(to + (4 * word + i) * pitch) = of_channel[i];
+      }
     }
+  }
+  // of_channel[i]: the four keys of channel i of a word.
+  static void transpose_4x4(const Bytes16 (&key)[4], int word, unsigned (&of_channel)[4]) {
+    unsigned pair[2][2];  // [channels 0 and 1, or 2 and 3][keys 0 and 1, or 2 and 3]
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      pair[0][i] = byte_perm(key[2 * i].word[word], key[2 * i + 1].word[word], 0x5140);
+      pair[1][i] = byte_perm(key[2 * i].word[word], key[2 * i + 1].word[word], 0x7362);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of_channel[i] = byte_perm(pair[i / 2][0], pair[i / 2][1], i % 2 == 0 ? 0x5410 : 0x7632);
   }
 };
 
-// Converts K and V with all threads of all CTAs, and waits until everything is converted.
+// Converts K and V with all threads of all CTAs. Afterwards wait_converted() waits until everything is converted.
 template <const Sm90Config& cfg>
 inline void convert_kv(const Sm90Params& params, const SharedState<cfg>& shared) {
   constexpr unsigned warps = cfg.threads() / 32;
@@ -136,12 +150,13 @@ inline void convert_kv(const Sm90Params& params, const SharedState<cfg>& shared)
   }
   fence_async_proxy_global();
   __syncthreads();
-  if (leads) {
-    if (done > 0) add_release(converted.counters + 1, done);
-    while (load_acquire(converted.counters + 1) < converted.units) {
-    }
+  if (leads && done > 0) add_release(converted.counters + 1, done);
+}
+
+// The thread that loads converted K and V by TMA calls this before its first load of them.
+inline void wait_converted(const ConvertedKv& converted) {
+  while (load_acquire(converted.counters + 1) < converted.units) {
   }
-  __syncthreads();
   fence_async_proxy_global();
 }
 

@@ -3,6 +3,7 @@
 // cannot issue so many copies in the time of a block. Lane 0 does everything else. Device only.
 #pragma once
 
+#include "convert_kv.cuh"
 #include "ptx/tma.cuh"
 #include "row_tile.cuh"
 #include "shared_state.cuh"
@@ -36,6 +37,7 @@ struct Producer {
   StageSlot<cfg.kv_stages> slot{};
   StageSlot<cfg.boxes ? cfg.score_stages : 1> score_slot{};
   Phases<cfg.q_stages> phases{};
+  bool waits_for_conversion = cfg.converts();
 
   // Describes a tile to the consumers, then loads Q and all blocks of K and V. wait_for_place() must come before.
   void do_tile(unsigned item, NanPass pass) {
@@ -164,9 +166,12 @@ struct Producer {
     constexpr int bytes = bytes_of(of_v ? cfg.value_type() : cfg.key_type());
     const TensorMap& map = of_v ? params.v : params.k;
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
-    const unsigned full = shared.kv_full(slot.stage), to = shared.kv(slot.stage);
-    // Converted tensors have their own place for each sequence.
-    if constexpr (of_v ? cfg.converts_v() : cfg.converts_k()) key -= first_k, batch = tile.batch();
+    const unsigned full = shared.kv_full(slot.stage), to = of_v ? shared.v(slot.stage) : shared.kv(slot.stage);
+    if constexpr (of_v ? cfg.converts_v() : cfg.converts_k()) {
+      if (waits_for_conversion) wait_converted(params.converted);
+      waits_for_conversion = false;
+      key -= first_k, batch = tile.batch();  // converted tensors have their own place for each sequence
+    }
     if constexpr (block.in_pages) {
       load_pages<of_v>(tile, full, to, map, key, head);
     } else if (cfg.page_rows == 0 || elect_lane()) {

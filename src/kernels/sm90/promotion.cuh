@@ -11,9 +11,9 @@ namespace rapt {
 
 template <const Sm90Config& cfg>
 struct Promotion {
-  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, consumers = 128 * cfg.warpgroups,
+  static constexpr int tiles = Sm90Layout(cfg).n_v / 8, consumers = 128 * cfg.warpgroups,
                        blocks = cfg.promotion_interval / cfg.block_n;
-  using OFragment = float[1][v_tiles][4];
+  using OFragment = float[1][tiles][4];
 
   float* const sums;         // tile n of this thread's accumulators is at sums + 4 * consumers * n
   int blocks_left = blocks;  // until the accumulators move
@@ -23,7 +23,7 @@ struct Promotion {
   // Returns where a thread's sums begin.
   static float* sums_of(const Sm90Params& params) {
     if constexpr (blocks == 0) return nullptr;
-    return params.partial + size_t{blockIdx.x} * v_tiles * 4 * consumers + 4 * (threadIdx.x - 128);
+    return params.partial + size_t{blockIdx.x} * tiles * 4 * consumers + 4 * (threadIdx.x - 128);
   }
 
   // Call this after each block's PV. Returns whether the accumulators were moved, so that the next PV must overwrite
@@ -34,7 +34,7 @@ struct Promotion {
     blocks_left = blocks;
     add_sums(o);
 #pragma unroll
-    for (int n = 0; n < v_tiles; ++n)
+    for (int n = 0; n < tiles; ++n)
       store_global_4(sums + 4 * consumers * n, o[0][n][0], o[0][n][1], o[0][n][2], o[0][n][3]);
     has_sums = true, factor[0] = factor[1] = 1.0f;
     return true;
@@ -51,7 +51,7 @@ struct Promotion {
   void add_sums(OFragment& o) const {
     if (!has_sums) return;
 #pragma unroll
-    for (int n = 0; n < v_tiles; ++n) {
+    for (int n = 0; n < tiles; ++n) {
       float x[4];
       load_global_4(sums + 4 * consumers * n, x[0], x[1], x[2], x[3]);
 #pragma unroll

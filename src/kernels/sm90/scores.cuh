@@ -42,16 +42,31 @@ struct ScoreRows {
   int live_row(int half) const { return row + 8 * half < tile.seqlen_q() ? row + 8 * half : tile.first_row(); }
 };
 
-// The factor that turns the scores of a row after the score chain into logits in base 2. Descales come from tensors. A
-// factor below 2^-100 gives the same weights as 2^-100. A negative or NaN descale is invalid and gives NaN.
+// The factors that turn the scores of a thread's two rows after the score chain into logits in base 2. Descales come
+// from tensors. A factor below 2^-100 gives the same weights as 2^-100. A negative or NaN descale is invalid and gives
+// NaN.
 template <const Sm90Config& cfg>
-float softmax_scale_log2(const ScoreRows<cfg>& rows, int half) {
-  if constexpr (!ScoreRows<cfg>::softmax_scales || cfg.softcap)
-    return (ScoreRows<cfg>::softmax_scales ? rows.p.softcap : 1.0f) * log2_e;
-  const float c = rows.factor(0, half) * log2_e;
-  if constexpr (!has_score_descales(cfg.q, cfg.k)) return c;
-  return c >= 0.0f ? fminf(fmaxf(c, 0x1p-100f), largest_finite) : minus_infinity - minus_infinity;
-}
+struct LogitScale {
+  static constexpr bool by_row = cfg.q_row_descales && ScoreRows<cfg>::softmax_scales && !cfg.softcap;
+  float factor[by_row ? 2 : 1];
+
+  float of(int half) const { return factor[by_row ? half : 0]; }
+  static LogitScale of(const ScoreRows<cfg>& rows) {
+    LogitScale scale;
+#pragma unroll
+    for (int half = 0; half < (by_row ? 2 : 1); ++half) scale.factor[half] = factor_of(rows, half);
+    return scale;
+  }
+
+ private:
+  static float factor_of(const ScoreRows<cfg>& rows, int half) {
+    if constexpr (!ScoreRows<cfg>::softmax_scales) return log2_e;
+    if constexpr (cfg.softcap) return rows.p.softcap * log2_e;
+    const float c = rows.factor(0, half) * log2_e;
+    if constexpr (!has_score_descales(cfg.q, cfg.k)) return c;
+    return c >= 0.0f ? fminf(fmaxf(c, 0x1p-100f), largest_finite) : minus_infinity - minus_infinity;
+  }
+};
 
 // Multiplies scores by the descales of their keys, if these differ within a head.
 template <const Sm90Config& cfg, int n_tiles>
