@@ -75,7 +75,6 @@ inline unsigned short pack_e5m2x2(float low, float high) {
 }
 #endif
 inline unsigned byte_perm(unsigned x, unsigned y, unsigned selector) { return __byte_perm(x, y, selector); }
-inline unsigned max3(unsigned x, unsigned y, unsigned z) { return __vimax3_u32(x, y, z); }  // one instruction on sm_90
 // Returns max(|x|, |y|) for both halves. If one value is NaN, the result is the other value.
 template <DType type>
 inline unsigned max_magnitude2(unsigned x, unsigned y) {  // sm_80
@@ -127,10 +126,6 @@ inline unsigned short pack_e4m3x2(float low, float high) {
 }
 inline unsigned short pack_e5m2x2(float low, float high) {
   return static_cast<unsigned short>(float_to_e5m2(low) | float_to_e5m2(high) << 8);
-}
-inline unsigned max3(unsigned x, unsigned y, unsigned z) {
-  const unsigned larger = x > y ? x : y;
-  return larger > z ? larger : z;
 }
 // Selects four of the eight bytes of x (0 to 3) and y (4 to 7). Each hexadecimal digit of `selector`, from the lowest
 // on, is the number of one byte.

@@ -44,7 +44,7 @@ constexpr bool can_multiply(DType a, DType b) {
 // FP8 sums keep fewer bits than f32 (docs/fp8.md, "The narrow accumulator").
 template <int n>
 struct Wgmma {
-  static_assert(n % 16 == 0 && n <= 256, "n is a multiple of 16 up to 256, or of 8 from 40 to 200");
+  static_assert(n % 16 == 0 && n <= 256, "n is a multiple of 16 up to 256");
 };
 
 #define RAPT_REGS_1 "%0,%1,%2,%3,%4,%5,%6,%7"
@@ -63,17 +63,6 @@ struct Wgmma {
 #define RAPT_REGS_14 RAPT_REGS_13 ",%104,%105,%106,%107,%108,%109,%110,%111"
 #define RAPT_REGS_15 RAPT_REGS_14 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define RAPT_REGS_16 RAPT_REGS_15 ",%120,%121,%122,%123,%124,%125,%126,%127"
-#define RAPT_REGS_2H RAPT_REGS_2 ",%16,%17,%18,%19"
-#define RAPT_REGS_3H RAPT_REGS_3 ",%24,%25,%26,%27"
-#define RAPT_REGS_4H RAPT_REGS_4 ",%32,%33,%34,%35"
-#define RAPT_REGS_5H RAPT_REGS_5 ",%40,%41,%42,%43"
-#define RAPT_REGS_6H RAPT_REGS_6 ",%48,%49,%50,%51"
-#define RAPT_REGS_7H RAPT_REGS_7 ",%56,%57,%58,%59"
-#define RAPT_REGS_8H RAPT_REGS_8 ",%64,%65,%66,%67"
-#define RAPT_REGS_9H RAPT_REGS_9 ",%72,%73,%74,%75"
-#define RAPT_REGS_10H RAPT_REGS_10 ",%80,%81,%82,%83"
-#define RAPT_REGS_11H RAPT_REGS_11 ",%88,%89,%90,%91"
-#define RAPT_REGS_12H RAPT_REGS_12 ",%96,%97,%98,%99"
 #define RAPT_ROW(n) "+f"(d[0][n][0]), "+f"(d[0][n][1]), "+f"(d[0][n][2]), "+f"(d[0][n][3])
 #define RAPT_SUMS_1 RAPT_ROW(0), RAPT_ROW(1)
 #define RAPT_SUMS_2 RAPT_SUMS_1, RAPT_ROW(2), RAPT_ROW(3)
@@ -91,19 +80,8 @@ struct Wgmma {
 #define RAPT_SUMS_14 RAPT_SUMS_13, RAPT_ROW(26), RAPT_ROW(27)
 #define RAPT_SUMS_15 RAPT_SUMS_14, RAPT_ROW(28), RAPT_ROW(29)
 #define RAPT_SUMS_16 RAPT_SUMS_15, RAPT_ROW(30), RAPT_ROW(31)
-#define RAPT_SUMS_2H RAPT_SUMS_2, RAPT_ROW(4)
-#define RAPT_SUMS_3H RAPT_SUMS_3, RAPT_ROW(6)
-#define RAPT_SUMS_4H RAPT_SUMS_4, RAPT_ROW(8)
-#define RAPT_SUMS_5H RAPT_SUMS_5, RAPT_ROW(10)
-#define RAPT_SUMS_6H RAPT_SUMS_6, RAPT_ROW(12)
-#define RAPT_SUMS_7H RAPT_SUMS_7, RAPT_ROW(14)
-#define RAPT_SUMS_8H RAPT_SUMS_8, RAPT_ROW(16)
-#define RAPT_SUMS_9H RAPT_SUMS_9, RAPT_ROW(18)
-#define RAPT_SUMS_10H RAPT_SUMS_10, RAPT_ROW(20)
-#define RAPT_SUMS_11H RAPT_SUMS_11, RAPT_ROW(22)
-#define RAPT_SUMS_12H RAPT_SUMS_12, RAPT_ROW(24)
-// k: n / 16; with H, n is 8 more. types: the depth and the types of the instruction. transpose: its last operands,
-// which only 16-bit types have. a0 to a5: the numbers of the asm operands that follow the accumulators.
+// n = 16 * k. types: the depth and the types of the instruction. transpose: its last operands, which only 16-bit types
+// have. a0 to a5: the numbers of the asm operands that follow the accumulators.
 #define RAPT_WGMMA_SS(k, n, types, transpose, a0, a1, a2)                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" n types \
                " {" RAPT_REGS_##k "}, " a0 ", " a1 ", p, 1, 1" transpose ";\n}"                         \
@@ -166,16 +144,5 @@ RAPT_WGMMA(13, 208, "208", "%104", "%105", "%106", "%107", "%108", "%109")
 RAPT_WGMMA(14, 224, "224", "%112", "%113", "%114", "%115", "%116", "%117")
 RAPT_WGMMA(15, 240, "240", "%120", "%121", "%122", "%123", "%124", "%125")
 RAPT_WGMMA(16, 256, "256", "%128", "%129", "%130", "%131", "%132", "%133")
-RAPT_WGMMA(2H, 40, "40", "%20", "%21", "%22", "%23", "%24", "%25")
-RAPT_WGMMA(3H, 56, "56", "%28", "%29", "%30", "%31", "%32", "%33")
-RAPT_WGMMA(4H, 72, "72", "%36", "%37", "%38", "%39", "%40", "%41")
-RAPT_WGMMA(5H, 88, "88", "%44", "%45", "%46", "%47", "%48", "%49")
-RAPT_WGMMA(6H, 104, "104", "%52", "%53", "%54", "%55", "%56", "%57")
-RAPT_WGMMA(7H, 120, "120", "%60", "%61", "%62", "%63", "%64", "%65")
-RAPT_WGMMA(8H, 136, "136", "%68", "%69", "%70", "%71", "%72", "%73")
-RAPT_WGMMA(9H, 152, "152", "%76", "%77", "%78", "%79", "%80", "%81")
-RAPT_WGMMA(10H, 168, "168", "%84", "%85", "%86", "%87", "%88", "%89")
-RAPT_WGMMA(11H, 184, "184", "%92", "%93", "%94", "%95", "%96", "%97")
-RAPT_WGMMA(12H, 200, "200", "%100", "%101", "%102", "%103", "%104", "%105")
 
 }  // namespace rapt

@@ -56,8 +56,6 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::q_row_descales>("q_row_descales"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::k_descale_block>("k_descale_block"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::v_channel_descales>("v_channel_descales"),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::ones_row>("ones_row", ConfigRole::tunable),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::exact_sums>("exact_sums"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::promotion_interval, 0, 1024, 2048, 4096>("promotion_interval",
                                                                                            ConfigRole::tunable),
 };
@@ -157,11 +155,6 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_scales(p, why) && accepts_sizes(p, why);
 }
 
-// Returns whether PV can sum the weights, too. The ones must be in the only column of V.
-bool can_have_ones(const Problem& p, const Sm90Config& c) {
-  return p_terms_of(p) == 1 && c.block_n <= 128 && p.head_dim_v <= 192;
-}
-
 // Returns how many keys of a page TMA copies at once. A page and a block both consist of whole groups of this size.
 int page_rows_of(const Problem& p, int block_n) {
   const bool all_converted = converted_k_element(p) > 0 && converted_v_element(p) > 0;
@@ -194,7 +187,6 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.p_terms = p_terms_of(p);
   a.q_row_descales = rows_sharing(p.q_scales) > 0, a.k_descale_block = rows_sharing(p.k_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
-  a.ones_row = can_have_ones(p, a), a.exact_sums = a.ones_row && p.lse;
   a.page_rows = page_rows_of(p, a.block_n);
   if (Sm90Layout(a).bytes > device.smem_per_block) --a.kv_stages;  // page lists need some shared memory
   a.blocks = device.sm_count;
@@ -204,9 +196,10 @@ KernelConfig configure(const Problem& p, const Device& device) {
 
 // The workspace: converted K, converted V, and the f32 sums of two-level accumulation.
 size_t partial_bytes(const Sm90PlanConfig& c) {
-  return c.promotion_interval == 0 ? 0
-                                   : sizeof(float) * static_cast<size_t>(c.blocks) * 128 *
-                                         static_cast<size_t>(c.warpgroups) * static_cast<size_t>(Sm90Layout(c).n_v / 2);
+  return c.promotion_interval == 0
+             ? 0
+             : sizeof(float) * static_cast<size_t>(c.blocks) * 128 * static_cast<size_t>(c.warpgroups) *
+                   static_cast<size_t>(Sm90Layout(c).dim_v / 2);
 }
 size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
   return static_cast<size_t>(converted_bytes(p)) + partial_bytes(config.as<Sm90PlanConfig>());
@@ -242,9 +235,6 @@ void check_config(const ConfigChange& change) {
                " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
   if (c.p_terms > 0 && c.block_n % 32 != 0)
     bad_config("block_n", c.block_n, "must be a multiple of 32 with pv=fp8 and pv=fp8x2");
-  if (c.ones_row && !can_have_ones(change.problem, c))
-    bad_config("ones_row", 1, "needs pv=fp8, block_n <= 128 and head_dim_v <= 192");
-  if (!c.ones_row && chosen.exact_sums) bad_config("ones_row", 0, "must be 1 for this problem");
   if (c.promotion_interval < 0 || c.promotion_interval % c.block_n != 0)
     bad_config("promotion_interval", c.promotion_interval, "must be a multiple of block_n");
   require_range("score_stages", c.score_stages, 1, 8);

@@ -27,9 +27,9 @@ namespace rapt {
 template <const Sm90Config& cfg>
 struct Consumer {
   static constexpr Sm90Layout layout{cfg};
-  static constexpr int n_tiles = cfg.block_n / 8, o_tiles = layout.n_v / 8;
+  static constexpr int n_tiles = cfg.block_n / 8, v_tiles = layout.dim_v / 8;
   using SFragment = float[1][n_tiles][4];
-  using OFragment = float[1][o_tiles][4];
+  using OFragment = float[1][v_tiles][4];
   using PFragment = Weights<cfg>;  // operands of the product with V
   static constexpr Sm90Layout::Block k_block = Sm90Layout::block_of_k(cfg), v_block = Sm90Layout::block_of_v(cfg);
   using Shared = SharedState<cfg>;
@@ -185,7 +185,7 @@ struct Consumer {
     wait_barrier(shared.kv_full(at.stage), at.phase);
     RAPT_TRACE_NEXT("consumer #: P.V");
     constexpr int group_bytes = v_block.group_bytes(), column_bytes = v_block.column_bytes();
-    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.v(at.stage)), group_bytes, column_bytes);
+    const MatrixDescriptor v = MatrixDescriptor::of(warp_uniform(shared.kv(at.stage)), group_bytes, column_bytes);
     pin(o);
     wgmma_fence();
 #pragma unroll
@@ -194,7 +194,7 @@ struct Consumer {
       for (int step = 0; step < PFragment::steps; ++step) {
         // Of transposed V, a step takes 32 bytes of each row. Otherwise it takes two groups of eight rows.
         const int at_byte = cfg.transposes_v() ? step / 4 * column_bytes + step % 4 * 32 : step * 2 * group_bytes;
-        Wgmma<layout.n_v>::template rs<cfg.weight_type(), cfg.value_type()>(
+        Wgmma<layout.dim_v>::template rs<cfg.weight_type(), cfg.value_type()>(
             o, p_fragment.term[term][step], v.advanced(at_byte).word(), accumulate || term + step > 0);
       }
     wgmma_commit_group();
@@ -358,7 +358,6 @@ void attention_sm90(const Sm90Params& params) {
   extern __shared__ __align__(1024) char memory[];
   const SharedState<cfg> shared{shared_address(memory)};
   if (threadIdx.x == 0) prefetch_map(params.q), prefetch_map(params.k), prefetch_map(params.v), shared.init();
-  if constexpr (cfg.ones_row) shared.write_ones();
   __syncthreads();
   griddepcontrol_wait<cfg.programmatic>();
   if constexpr (cfg.converts()) convert_kv<cfg>(params, shared);

@@ -25,9 +25,6 @@ struct Sm90Config : AttentionVariant {
   bool q_row_descales = false;      // q's descales differ by row: token, block64, block128
   int k_descale_block = 0;          // keys that share a descale of k (1, 64, 128); 0: all
   bool v_channel_descales = false;  // v's descales differ by channel
-  // With p_terms = 1: transposed V has a row of ones, so that PV also sums the rounded weights of each row.
-  bool ones_row = false;
-  bool exact_sums = false;  // with ones_row: the weights are also summed in f32, for lse
   // Two-level accumulation of FP8 PV: after this number of keys, the sum moves to an f32 sum in the workspace. A
   // multiple of block_n; 0: never.
   int promotion_interval = 0;

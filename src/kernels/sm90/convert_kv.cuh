@@ -16,6 +16,21 @@
 
 namespace rapt {
 
+// The rows of K or V of one sequence and kv head, whose elements have one byte.
+struct KeyRows {
+  const AttentionParams& p;
+  const TensorRef& tensor;
+  const int batch, head_k;
+  const index_t first_k;
+  const int count;  // at least 1
+
+  // Returns the address of the row of a key, or of the last key.
+  const char* address(int key) const {
+    return static_cast<const char*>(tensor.data) +
+           kv_row(p, tensor, batch, head_k, first_k, key < count ? key : count - 1);
+  }
+};
+
 template <const Sm90Config& cfg>
 struct KvConversion {
   static constexpr int keys = ConvertedKv::unit_keys, dims = ConvertedKv::unit_dims;
@@ -53,22 +68,17 @@ struct KvConversion {
     const Unit at = unit<dim>(n);
     const Sequence sequence = sequence_of(params.attention, at.batch);
     // A block can begin before the sequence's end and end after it.
-    if (at.first_key >= (sequence.seqlen_k + cfg.block_n - 1) / cfg.block_n * cfg.block_n) return;
-    const auto load = [&](int key, int channel) {
-      Bytes16 codes{};
-      if (key < sequence.seqlen_k && channel < dim)
-        codes = *reinterpret_cast<const Bytes16*>(
-            static_cast<const char*>(tensor.data) +
-            kv_row(params.attention, tensor, at.batch, at.head_k, sequence.first_k, key) + channel);
-      return codes;
-    };
+    if (sequence.seqlen_k == 0 || at.first_key >= (sequence.seqlen_k + cfg.block_n - 1) / cfg.block_n * cfg.block_n)
+      return;
+    const KeyRows keys{params.attention, tensor,           at.batch,
+                       at.head_k,        sequence.first_k, static_cast<int>(sequence.seqlen_k)};
     const index_t heads = params.attention.by_group.quotient(static_cast<unsigned>(params.attention.heads_q)),
                   pitch = params.converted.pitch;
     char* const rows = static_cast<char*>(converted) + bytes_of(to) * (at.batch * heads + at.head_k) * pitch * dim;
     if constexpr (transposes)
-      transpose<dim>(at, rows, load);
+      transpose<dim>(at, rows, keys);
     else
-      widen<from, to, dim>(at, rows, load);
+      widen<from, to, dim>(at, rows, keys);
   }
 
   // A lane converts 16 channels of four keys, in each half of the unit's channels. All its loads come first, because
@@ -76,12 +86,32 @@ struct KvConversion {
   static constexpr int halves = dims / 32;
   int channel_of(const Unit& at, int half) const { return at.first_dim + 32 * half + lane % 2 * 16; }
 
-  template <DType from, DType to, int dim, class Load>
-  void widen(const Unit& at, char* rows, const Load& load) const {
+  // Loads 16 codes of each half and key. Keys after the sequence read as zeros. The addresses are always valid, so that
+  // no load waits for a branch.
+  template <int dim>
+  void load(const Unit& at, const KeyRows& keys, const int (&key)[4], Bytes16 (&codes)[halves][4]) const {
+    const char* row[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) row[i] = keys.address(key[i]);
+#pragma unroll
+    for (int half = 0; half < halves; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int channel = channel_of(at, half);
+        codes[half][i] = *reinterpret_cast<const Bytes16*>(row[i] + (channel < dim ? channel : 0));
+      }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (key[i] >= keys.count)
+#pragma unroll
+        for (int half = 0; half < halves; ++half) codes[half][i] = Bytes16{};
+  }
+
+  template <DType from, DType to, int dim>
+  void widen(const Unit& at, char* rows, const KeyRows& keys) const {
     const int first_key = at.first_key + lane / 2;
     Bytes16 codes[halves][4];
-#pragma unroll
-    for (int i = 0; i < 4 * halves; ++i) codes[i / 4][i % 4] = load(first_key + 16 * (i % 4), channel_of(at, i / 4));
+    load<dim>(at, keys, {first_key, first_key + 16, first_key + 32, first_key + 48}, codes);
 #pragma unroll
     for (int i = 0; i < 4 * halves; ++i) {
       if (channel_of(at, i / 4) >= dim) continue;
@@ -96,13 +126,11 @@ struct KvConversion {
   }
 
   // The lane's four keys are those whose slots are neighbours (slot_key).
-  template <int dim, class Load>
-  void transpose(const Unit& at, char* rows, const Load& load) const {
+  template <int dim>
+  void transpose(const Unit& at, char* rows, const KeyRows& keys) const {
     const int slots = lane / 2, first_key = at.first_key + slots / 4 * 16 + slot_key(slots % 4);
     Bytes16 codes[halves][4];
-#pragma unroll
-    for (int i = 0; i < 4 * halves; ++i)
-      codes[i / 4][i % 4] = load(first_key + i % 2 + i % 4 / 2 * 8, channel_of(at, i / 4));
+    load<dim>(at, keys, {first_key, first_key + 1, first_key + 8, first_key + 9}, codes);
     const index_t pitch = params.converted.pitch;
 #pragma unroll
     for (int half = 0; half < halves; ++half) {

@@ -13,8 +13,7 @@ namespace rapt {
 
 template <const Sm90Config& cfg>
 struct Epilogue {
-  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, o_tiles = Sm90Layout(cfg).n_v / 8,
-                       tiles = cfg.head_dim_v / 8;  // tiles of eight columns
+  static constexpr int v_tiles = Sm90Layout(cfg).dim_v / 8, tiles = cfg.head_dim_v / 8;  // tiles of eight columns
 
   const AttentionParams& p;
   const RowTile<cfg>& tile;
@@ -25,24 +24,21 @@ struct Epilogue {
     float factor, lse;  // out = factor * accumulator
   };
 
-  // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink. sum_of_pv: this
-  // thread's part of the weights' sum (RowSoftmax).
-  RowResult finalize_row(const RowSoftmax<cfg>& softmax, float sum_of_pv, int half, int row) const {
+  // Adds the sink. A row without visible keys gets O = 0, and lse = -inf or, with a sink, lse = sink.
+  RowResult finalize_row(const RowSoftmax<cfg>& softmax, int half, int row) const {
     // The weights are multiplied by 1 / unit.
-    const float unit = detail::float_of((127u - static_cast<unsigned>(RowSoftmax<cfg>::log2_weight)) << 23);
-    float sum = quad_sum(sum_of_pv) * unit, share = unit,
-          exact_sum = cfg.exact_sums ? quad_sum(softmax.row_sum[half]) * unit : sum;
+    constexpr float unit = detail::float_of((127u - static_cast<unsigned>(RowSoftmax<cfg>::log2_weight)) << 23);
+    float sum = quad_sum(softmax.row_sum[half]) * unit, share = unit;
     float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.c.of(half));
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
-      const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e),
-                  of_sink = exp2_approx((sink - base) * log2_e);
-      sum = sum * moved + of_sink, exact_sum = exact_sum * moved + of_sink;
+      const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
+      sum = sum * moved + exp2_approx((sink - base) * log2_e);
       share *= moved;
       top = higher;
     }
     if (sum == 0.0f) return {0.0f, minus_infinity};
-    return {__fdividef(share, sum) * head_descale(row), top + log2_approx(exact_sum) * ln_2};
+    return {__fdividef(share, sum) * head_descale(row), top + log2_approx(sum) * ln_2};
   }
   // Returns V's descale if it is the same for the whole head, else 1.
   float head_descale(int row) const {
@@ -53,7 +49,7 @@ struct Epilogue {
 
   // Stores the warp's rows. `o` holds this thread's parts of two of these rows. first_row: the first row of the
   // warpgroup. Returns whether this thread's parts are finite.
-  bool store(const RowSoftmax<cfg>& softmax, float (&o)[1][o_tiles][4], int first_row) const {
+  bool store(const RowSoftmax<cfg>& softmax, float (&o)[1][v_tiles][4], int first_row) const {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
     const bool counts = pass == NanPass::count_non_finite;
     if (cfg.v_channel_descales && !counts) scale_channels(o);
@@ -63,7 +59,7 @@ struct Epilogue {
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 16 * warp + lane / 4 + 8 * half;
       live[half] = row < tile.seqlen_q();
-      const RowResult end = finalize_row(softmax, softmax.sum_of_pv(o, half), half, row);
+      const RowResult end = finalize_row(softmax, half, row);
       factor[half] = counts ? 1.0f : end.factor;
       if (lane % 4 == 0 && live[half] && !counts && p.lse.present())
         static_cast<float*>(p.lse.data)[p.lse.index(tile.batch(), tile.head_of(row), tile.query_of(row))] = end.lse;
@@ -82,7 +78,7 @@ struct Epilogue {
 
  private:
   // Multiplies the output by V's descales, if these differ by channel.
-  void scale_channels(float (&o)[1][o_tiles][4]) const {
+  void scale_channels(float (&o)[1][v_tiles][4]) const {
     const float* const descales = p.v_scale.at(tile.batch(), head_k(tile.first_row()), 0, 0);
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
@@ -103,7 +99,7 @@ struct Epilogue {
            ((static_cast<unsigned>(n ^ next) ^ line) & 7) * 16;
   }
   // Writes the warp's 16 rows to the buffer. non_finite[half] becomes nonzero if a value of the row is not finite.
-  void put_rows(const float (&o)[1][o_tiles][4], const float (&factor)[2], unsigned (&non_finite)[2]) const {
+  void put_rows(const float (&o)[1][v_tiles][4], const float (&factor)[2], unsigned (&non_finite)[2]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int n = 0; n < v_tiles; n += 2) {
@@ -158,7 +154,7 @@ struct Epilogue {
     return x;
   }
 
-  void store_floats(const float (&o)[1][o_tiles][4], int half, float factor, index_t at, bool live, float& zero) const {
+  void store_floats(const float (&o)[1][v_tiles][4], int half, float factor, index_t at, bool live, float& zero) const {
     float* const to = static_cast<float*>(p.out.data) + at + 2 * (threadIdx.x % 4);
     if (!live) return;
 #pragma unroll

@@ -20,7 +20,7 @@ inline void rewrite_v_for_pass(const SharedState<cfg>& shared, int stage, int ke
                            : type == DType::e4m3 ? 0x38u
                                                  : 0x3cu;
   constexpr Sm90Layout::Block block = Sm90Layout::block_of_v(cfg);
-  const unsigned tile = shared.v(stage);
+  const unsigned tile = shared.kv(stage);
 #pragma unroll 1  // rarely used, but inlined at several places
   for (unsigned byte = thread * 4; byte < block.columns * block.rows * 128; byte += SharedState<cfg>::consumers * 4) {
     const int line = static_cast<int>(byte / 128),

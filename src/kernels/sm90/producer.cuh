@@ -166,7 +166,7 @@ struct Producer {
     constexpr int bytes = bytes_of(of_v ? cfg.value_type() : cfg.key_type());
     const TensorMap& map = of_v ? params.v : params.k;
     wait_barrier(shared.kv_empty(slot.stage), slot.phase ^ 1);
-    const unsigned full = shared.kv_full(slot.stage), to = of_v ? shared.v(slot.stage) : shared.kv(slot.stage);
+    const unsigned full = shared.kv_full(slot.stage), to = shared.kv(slot.stage);
     if constexpr (of_v ? cfg.converts_v() : cfg.converts_k()) {
       if (waits_for_conversion) wait_converted(params.converted);
       waits_for_conversion = false;

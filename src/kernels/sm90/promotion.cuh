@@ -11,7 +11,7 @@ namespace rapt {
 
 template <const Sm90Config& cfg>
 struct Promotion {
-  static constexpr int tiles = Sm90Layout(cfg).n_v / 8, consumers = 128 * cfg.warpgroups,
+  static constexpr int tiles = Sm90Layout(cfg).dim_v / 8, consumers = 128 * cfg.warpgroups,
                        blocks = cfg.promotion_interval / cfg.block_n;
   using OFragment = float[1][tiles][4];
 

@@ -41,7 +41,6 @@ struct SharedState {
 
   unsigned q(int stage) const { return base + layout.q_at + static_cast<unsigned>(stage * layout.q_bytes); }
   unsigned kv(int stage) const { return base + layout.kv_at + static_cast<unsigned>(stage * layout.kv_bytes); }
-  unsigned v(int stage) const { return kv(stage) + layout.v_at; }
 
   // With boxes: the buffers of the bias and the mask of a block of keys.
   unsigned bias(int stage) const {
@@ -72,14 +71,6 @@ struct SharedState {
            static_cast<unsigned>(n_block % Sm90Layout::page_lists * 4 * Sm90Layout::pages(cfg));
   }
 
-  // With ones_row: writes the rows after V in each buffer. All threads call this.
-  void write_ones() const {
-    constexpr unsigned ones = cfg.v == DType::e4m3 ? 0x38383838u : 0x3c3c3c3cu;
-    const unsigned at = layout.v_at + layout.rows_v * 128;
-    for (unsigned byte = threadIdx.x * 4; byte < cfg.kv_stages * 1024u; byte += cfg.threads() * 4)
-      store_shared(kv(static_cast<int>(byte / 1024)) + at + byte % 1024, byte % 1024 < 128 ? ones : 0);
-    fence_async_proxy();
-  }
   // One thread calls this, before __syncthreads. The producer thread arrives on "full" barriers. The warps that compute
   // arrive on "empty" barriers.
   void init() const {

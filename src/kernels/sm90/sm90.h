@@ -77,16 +77,13 @@ struct Sm90Params {
 
 // The layout of a CTA's shared memory. Members ..._at are byte offsets from its start. Tensors lie in columns of 128
 // bytes, the width of a swizzle: [column][row][128 bytes]. If a row is not a multiple of 128 bytes, the last column
-// ends in zeros. A row of transposed V has the block's keys of a channel. With ones_row, V ends where K of another
-// block would end in the same buffer, and is followed by eight rows that are never overwritten: a row of ones, and
-// zeros. Paged K and V with rows of whole columns: [group of eight rows][column][8][128 bytes], so that one copy loads
-// all columns of a page. Boxes of bias and mask elements lie in columns, too, but the columns can have only 64 or 32
-// bytes.
+// ends in zeros. A row of transposed V has the block's keys of a channel. Paged K and V with rows of whole columns:
+// [group of eight rows][column][8][128 bytes], so that one copy loads all columns of a page. Boxes of bias and mask
+// elements lie in columns, too, but the columns can have only 64 or 32 bytes.
 struct Sm90Layout {
   int dim, dim_v;          // head dims rounded up, because of a wgmma's depth (dim) and n (dim_v)
   int columns, columns_v;  // number of columns of 128 bytes
   int rows_v;              // rows of a block of V: keys, or channels if V is transposed
-  int n_v, v_at;           // n of PV's wgmma; offset of V in its buffer
   int q_bytes, kv_bytes;   // bytes of one buffer. q: for a tile of Q, later its output. kv: for a block of K or of V
   int bias_bytes, mask_bytes;  // bytes of one buffer for the elements of a block of keys; 0 without boxes
   int q_at = 0, kv_at, scores_at, barriers_at, tiles_at, pages_at, bytes;
@@ -99,10 +96,8 @@ struct Sm90Layout {
         columns(columns_of(c.head_dim, c.key_type())),
         columns_v(columns_of(c.transposes_v() ? c.block_n : c.head_dim_v, c.value_type())),
         rows_v(c.transposes_v() ? dim_v : c.block_n),
-        n_v(dim_v + (c.ones_row ? 8 : 0)),
-        v_at(c.ones_row ? larger(columns * c.block_n - columns_v * rows_v, 0) * 128 : 0),
         q_bytes(larger(columns, columns_of(c.head_dim_v, DType::f16)) * c.block_m() * 128),
-        kv_bytes(larger(columns * c.block_n, columns_v * rows_v) * 128 + (c.ones_row ? 1024 : 0)),
+        kv_bytes(larger(columns * c.block_n, columns_v * rows_v) * 128),
         bias_bytes(c.boxes && c.bias != DType::none ? box_bytes(c, c.bias, c.bias_row) : 0),
         mask_bytes(c.boxes && c.mask ? box_bytes(c, DType::u8, c.mask_row) : 0),
         kv_at(c.q_stages * q_bytes),

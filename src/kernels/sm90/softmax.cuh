@@ -17,12 +17,10 @@
 // can be far from the diagonal. Then almost every tile would be computed again. So with them, each block's maximum is
 // compared with row_max before the weights are computed (maximum_first), as in attention_sm80. No weight exceeds 2^8.
 //
-// E4M3 weights must not exceed 448, and should use the range below. So row_max has the weight 2^log2_weight, and the
-// largest weight of a block is compared, not the sum (limits_maximum). The rounding error of one E4M3 term is up to
-// 1/16 of the weight. With ones_row, PV also sums the rounded weights, so most of this error cancels: a key with all
-// the weight of its row has no error. The same holds for E4M3 weights: they are at most 2^8 (the largest E4M3 number is
-// 448), and they use its range well. One E4M3 term is exact for a power of two. So then row_max is exactly the maximum:
-// a key with all the weight of its row has no rounding error.
+// FP8 weights must not exceed 448, the largest E4M3 number, but should use the range below. So row_max has the weight
+// 2^log2_weight, sums of up to 448 are allowed, and correct() makes the largest weight of a row a power of two, which
+// E4M3 represents exactly. In the first blocks of a tile row_max is exactly the maximum: the rounding error of the
+// largest weight (up to 1/16 of it) matters most if a row has few keys.
 #pragma once
 
 #include "device/score.cuh"
@@ -32,40 +30,17 @@
 
 namespace rapt {
 
-// Sums and maxima of a block's weights, over the columns of a thread.
-template <const Sm90Config& cfg>
-struct WeightTotals {
-  static constexpr bool sums = !cfg.ones_row || cfg.exact_sums, maximum = cfg.p_terms > 0;
-  float sum[2][2] = {};      // of even and odd columns of the two rows, because two sums hide latency
-  unsigned largest[2] = {};  // bits of the largest weight; NaN counts as larger than all numbers
-
-  // Adds the weights of columns 0 and 1 of a tile of eight columns.
-  void add(const float (&weights)[4]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float x = weights[2 * half], y = weights[2 * half + 1];
-      if constexpr (sums) sum[half][0] += x, sum[half][1] += y;
-      if constexpr (maximum) largest[half] = max3(largest[half], detail::bits_of(x), detail::bits_of(y));
-    }
-  }
-  // Returns a number that depends on the last added weights.
-  float latest(int half, int column) const { return sums ? sum[half][column] : detail::float_of(largest[half]); }
-  float of_row(int half) const { return sum[half][0] + sum[half][1]; }
-};
-
 template <const Sm90Config& cfg>
 struct RowSoftmax {
-  static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi || (cfg.p_terms == 1 && !cfg.ones_row),
-                        limits_maximum = cfg.p_terms > 0;
-  // With maximum_first: row_max is raised if a score exceeds it by more than `threshold`, and the weight of row_max is
-  // 2^log2_weight. Both are in log2 units.
-  static constexpr float threshold = cfg.p_terms == 0                    ? OnlineSoftmax<1, false>::rescale_threshold
-                                     : cfg.p_terms == 1 && !cfg.ones_row ? 0.0f
-                                                                         : 2.0f;
-  static constexpr float log2_weight = cfg.p_terms == 0 ? 0.0f : threshold == 0.0f ? 8.0f : 6.0f;
+  static constexpr bool maximum_first = cfg.bias != DType::none || cfg.alibi, fp8_weights = cfg.p_terms > 0;
+  // With maximum_first: row_max is raised if a score exceeds it by more than `threshold`, in log2 units.
+  static constexpr float threshold = cfg.p_terms == 0   ? OnlineSoftmax<1, false>::rescale_threshold
+                                     : cfg.p_terms == 1 ? 0.0f
+                                                        : 2.0f;
+  static constexpr float log2_weight = !fp8_weights ? 0.0f : maximum_first && cfg.p_terms == 1 ? 8.0f : 6.0f;
   using Rules = OnlineSoftmax<1, false>;
   static constexpr int group = 2;  // number of tiles of eight columns whose exponentials are computed together
-  static constexpr float largest = limits_maximum ? 448.0f : 256.0f;  // of a thread's maximum or sum
+  static constexpr float largest_sum = fp8_weights ? 448.0f : 256.0f;
 
   LogitScale<cfg> c;                                    // scale_log2: softmax scale * log2(e); at least 2^-100
   const AttentionParams& p;                             // read only for largest_correction()
@@ -74,35 +49,51 @@ struct RowSoftmax {
   // weight = exp2(s * c - shift). shift is row_max * c - log2_weight. If is_unsafe(), row_max is subtracted from s
   // before the product with c, and not in `shift`.
   float shift[2] = {-log2_weight, -log2_weight};
-  float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
-  bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
+  float output_scale[2] = {1.0f, 1.0f};         // the factor for O after correct()
+  bool is_steady = false;                       // the pass is normal, and no row of the warp is unsafe
+  int exact_blocks = cfg.p_terms == 1 ? 8 : 0;  // number of blocks in which row_max is still exactly the maximum
 
   // Replaces scores by weights. Returns whether correct() and a multiplication of O must follow. All threads of a warp
   // agree.
   template <int tiles>
   bool weigh(float (&s)[1][tiles][4], NanPass pass) {
-    WeightTotals<cfg> totals;
-    const auto unchanged = [](float x, float) { return x; };
-    if constexpr (maximum_first) {
-      const bool raises = raise_row_max(s, pass);
-      exponentiate(s, totals, unchanged);
-      add_finite(s, totals);
-      return raises;
-    } else {
-      const bool begins = !is_steady;
-      if (begins) begin_rows(s, pass);
-      exponentiate(s, totals, unchanged);
-      return add(totals, begins && pass != NanPass::normal);
+    bool corrects = false, too_large = false;
+    if constexpr (maximum_first)
+      corrects = raise_row_max(s, pass);
+    else if (!is_steady)
+      corrects = begin_rows(s, pass);
+    float sum[2][2] = {};  // as in block_sum()
+    exponentiate(s, sum, [](float x, float) { return x; });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = sum[half][0] + sum[half][1];
+      row_sum[half] += all;
+      if constexpr (maximum_first)
+        too_large = too_large | !(all <= largest_finite);  // the row has a score that is infinite or NaN
+      else
+        corrects = corrects | !(all <= largest_sum);  // also true for NaN
     }
+    if constexpr (maximum_first) {
+      if (__any_sync(~0u, too_large)) spoil(s);
+      return corrects;
+    }
+    return __any_sync(~0u, corrects);
   }
 
   // The same, in the steady state, for scores with a soft cap that SoftCap::small() can compute. Computing the cap here
   // overlaps it with the exponentials.
   template <int tiles>
   bool weigh_capped(float (&s)[1][tiles][4], const SoftCap& cap) {
-    WeightTotals<cfg> totals;
-    exponentiate(s, totals, [&](float x, float one) { return cap.small(x, one); });
-    return add(totals, false);
+    float sum[2][2] = {};
+    exponentiate(s, sum, [&](float x, float one) { return cap.small(x, one); });
+    bool corrects = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = sum[half][0] + sum[half][1];
+      row_sum[half] += all;
+      corrects = corrects | !(all <= largest_sum);
+    }
+    return __any_sync(~0u, corrects);
   }
 
   // If the weights of a row are too large, scales the row's weights and row_sum. The caller multiplies O by
@@ -116,72 +107,47 @@ struct RowSoftmax {
     }
   }
 
-  // Returns this thread's part of the sum of the weights that PV has used. With ones_row, this is a column of the
-  // output.
-  template <int tiles>
-  float sum_of_pv(const float (&o)[1][tiles][4], int half) const {
-    return cfg.ones_row ? o[0][tiles - 1][2 * half] : row_sum[half];
-  }
-
  private:
-  // Adds a block's totals. Returns whether `corrects` holds for a thread of the warp, or a weight is too large.
-  bool add(const WeightTotals<cfg>& totals, bool corrects) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if constexpr (WeightTotals<cfg>::sums) row_sum[half] += totals.of_row(half);
-      corrects = corrects | !(limits_maximum ? totals.largest[half] <= detail::bits_of(largest)
-                                             : totals.of_row(half) <= largest);  // also true for NaN
-    }
-    return __any_sync(~0u, corrects);
-  }
-  // For maximum_first: adds a block's totals. If a row has a score that is infinite or NaN, its weights become NaN.
-  template <int tiles>
-  void add_finite(float (&s)[1][tiles][4], const WeightTotals<cfg>& totals) {
-    bool too_large = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      row_sum[half] += totals.of_row(half);
-      too_large = too_large | !(totals.of_row(half) <= largest_finite);
-    }
-    if (__any_sync(~0u, too_large)) spoil(s);
-  }
-  // Replaces scores by weights, and adds them to `totals`. change(x, one): an operation on each score before the
+  // Replaces scores by weights, and adds them to `sum`. change(x, one): an operation on each score before the
   // softmax. `one` is 1, but ptxas does not know this: an operation that uses it begins at most two groups before its
   // exponential. The same holds for the arguments of the exponentials.
   template <int tiles, class Change>
-  void exponentiate(float (&s)[1][tiles][4], WeightTotals<cfg>& totals, const Change& change) const {
+  void exponentiate(float (&s)[1][tiles][4], float (&sum)[2][2], const Change& change) const {
     float at[2][2] = {{shift[0], shift[1]}, {shift[0], shift[1]}}, one[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i) {
         s[0][n][i] = exp2_approx(fmaf(change(s[0][n][i], one[n / group % 2]), c.of(i / 2), -at[n / group % 2][i / 2]));
-      totals.add(s[0][n]);
+        sum[i / 2][i % 2] += s[0][n][i];
+      }
       if (n % group == group - 1) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          at[n / group % 2][half] = after(at[n / group % 2][half], totals.latest(half, n / group / 2 % 2));
-        one[n / group % 2] = after(one[n / group % 2], totals.latest(0, n / group / 2 % 2));
+          at[n / group % 2][half] = after(at[n / group % 2][half], sum[half][n / group / 2 % 2]);
+        one[n / group % 2] = after(one[n / group % 2], sum[0][n / group / 2 % 2]);
       }
     }
   }
   template <int tiles>
   void correct_row(float (&s)[1][tiles][4], int half) {
     if (is_steady) output_scale[half] = 1.0f;
-    const float top = quad_max(max_of(s, half)), to = corrected(half, top),
-                compared = limits_maximum ? top : quad_max(block_sum(s, half)), nan = detail::float_of(0x7fffffffu);
-    const bool moves = compared > largest & to <= largest_finite, fails = !(compared <= largest | moves);
-    if (fails) row_sum[half] = nan;
-    const float factor = moves ? move(half, to) : cfg.ones_row & fails ? nan : 1.0f;
+    const float top = quad_max(max_of(s, half)), sum = quad_max(block_sum(s, half)), to = corrected(half, top, sum);
+    const bool moves = sum > largest_sum & to <= largest_finite;
+    if (!(sum <= largest_sum | moves)) row_sum[half] = detail::float_of(0x7fffffffu);
+    const float factor = moves ? move(half, to) : 1.0f;
     output_scale[half] *= factor;
 #pragma unroll
     for (int n = 0; n < tiles; ++n) s[0][n][2 * half] *= factor, s[0][n][2 * half + 1] *= factor;
   }
 
-  // Sets row_max of rows that see their first key. In passes other than the normal one, also raises row_max if a weight
-  // would be too large to correct. The counting pass gives weight 1 to each visible key.
+  // Sets row_max of rows that see their first key, and in the first blocks of FP8 weights also of rows with a new
+  // maximum. In passes other than the normal one, also raises row_max if a weight would be too large to correct. The
+  // counting pass gives the same weight to each visible key. Returns whether O must be multiplied by output_scale.
   template <int tiles>
-  void begin_rows(float (&s)[1][tiles][4], NanPass pass) {
+  bool begin_rows(float (&s)[1][tiles][4], NanPass pass) {
+    const bool follows_maximum = exact_blocks > 0;
+    bool corrects = pass != NanPass::normal;
     float first[2];
     first_row_max(s, first);
 #pragma unroll
@@ -196,17 +162,22 @@ struct RowSoftmax {
         continue;
       }
       if (row_max[half] == minus_infinity) set_row_max(half, first[half]);
-      if (pass == NanPass::normal) continue;
+      if (pass == NanPass::normal && !follows_maximum) continue;
       const float top = quad_max(max_of(s, half));
+      if (follows_maximum & top > row_max[half]) output_scale[half] = move(half, top), corrects = true;
+      if (pass == NanPass::normal) continue;
       // The weight is computed with the same operations as in weigh(). So this pass raises row_max exactly for the rows
       // that the normal pass could not correct.
       const float x = is_unsafe(half) & row_max[half] != minus_infinity ? top - row_max[half] : top,
                   weight = exp2_approx(fmaf(x, c.of(half), -shift[half]));
-      if (weight > largest & !(corrected(half, weight) <= largest_finite)) output_scale[half] = move(half, top);
+      if (weight > largest_sum & !(corrected(half, weight, weight) <= largest_finite))
+        output_scale[half] = move(half, top);
     }
+    if constexpr (cfg.p_terms == 1) --exact_blocks;
     const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
-    is_steady = pass == NanPass::normal & !any_unsafe;
+    is_steady = pass == NanPass::normal & !any_unsafe & exact_blocks <= 0;
     if (any_unsafe && pass != NanPass::count_non_finite) subtract_row_max(s);
+    return corrects;
   }
   // For maximum_first: if the sum of a row is not finite, its weights become NaN. Its result is NaN anyway. But ptxas
   // computes the exponentials before this branch. Without the branch, it computes them after the caller has waited for
@@ -283,11 +254,15 @@ struct RowSoftmax {
   }
 
   float largest_correction() const { return p.lse.present() ? 0x1p24f : 0x1p100f; }
-  // Returns the row_max with which this weight becomes 2^log2_weight. The result is not finite if the weight is too
-  // large to be corrected.
-  float corrected(int half, float weight) const {
-    return row_max[half] +
-           __fdividef(log2_approx(weight) - log2_weight, weight <= largest_correction() ? c.of(half) : 0.0f);
+  // Returns the row_max with which `weight`, the largest one, becomes 1, or an FP8 weight becomes the largest power of
+  // two that leaves the sum at most 256. The result is not finite if the weight is too large to be corrected.
+  float corrected(int half, float weight, float sum) const {
+    float log2_change = log2_approx(weight);
+    if constexpr (fp8_weights) {
+      const unsigned bits = detail::bits_of(__fdividef(256.0f * weight, sum));
+      log2_change -= static_cast<float>(static_cast<int>(bits >> 23) - 127);
+    }
+    return row_max[half] + __fdividef(log2_change, weight <= largest_correction() ? c.of(half) : 0.0f);
   }
   // Returns whether row_max must be subtracted from a score before the product with c. This is also true for a row
   // without a row_max.
