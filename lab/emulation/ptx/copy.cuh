@@ -78,6 +78,9 @@ inline void store_global_4(float* to, float x, float y, float z, float w) {
 inline void load_global_4(const float* from, float& x, float& y, float& z, float& w) {
   x = from[0], y = from[1], z = from[2], w = from[3];
 }
+inline void add_global_4(float* to, float x, float y, float z, float w) {
+  to[0] += x, to[1] += y, to[2] += z, to[3] += w;
+}
 inline void add_release(unsigned* to, unsigned x) { atomicAdd(to, x); }
 inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline unsigned atomic_inc_acq_rel(unsigned* to, unsigned most) { return atomicInc(to, most); }

@@ -115,6 +115,12 @@ inline void load_global_4(const float* from, float& x, float& y, float& z, float
                : "memory");
 }
 
+// Adds four numbers to global memory (sm_90; PTX ISA 9.0, section 9.7.13.6). The thread does not wait for the result.
+inline void add_global_4(float* to, float x, float y, float z, float w) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+
 // Adds with release semantics at the scope of the GPU, and loads with acquire semantics (PTX ISA 9.0, sections 9.7.13.5
 // and 9.7.9.8).
 inline void add_release(unsigned* to, unsigned x) {

@@ -66,22 +66,6 @@ constexpr int64_t longest_packed = int64_t{1} << 31;  // coordinates of a tensor
 
 int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// The keys of a sequence of the longest length in converted K and V. Tiles of transposed V have up to 128 keys in a
-// row.
-int64_t converted_pitch(const Problem& p) { return div_up(p.seqlen_k, 128) * 128; }
-
-int p_terms_of(const Problem& p) { return p.pv == PvMode::fp8 ? 1 : p.pv == PvMode::fp8x2 ? 2 : 0; }
-
-// Converted K and V (ConvertedKv): the bytes of an element, and of a whole tensor. 0: the tensor is not converted.
-int converted_k_element(const Problem& p) { return is_tensor_core_fp8(p.k) && !is_tensor_core_fp8(p.q) ? 2 : 0; }
-int converted_v_element(const Problem& p) { return !is_tensor_core_fp8(p.v) ? 0 : p_terms_of(p) > 0 ? 1 : 2; }
-int64_t converted_k_bytes(const Problem& p) {
-  return p.batch * p.heads_k * converted_pitch(p) * p.head_dim * converted_k_element(p);
-}
-int64_t converted_v_bytes(const Problem& p) {
-  return p.batch * p.heads_k * converted_pitch(p) * p.head_dim_v * converted_v_element(p);
-}
-int64_t converted_bytes(const Problem& p) { return converted_k_bytes(p) + converted_v_bytes(p); }
 constexpr int64_t most_converted_bytes = int64_t{1} << 30;
 
 // The softmax divides by its factor: the scale, the soft cap, or 1 (scores.cuh).
@@ -124,8 +108,8 @@ bool accepts_scales(const Problem& p, std::string* why) {
   if (rows_sharing(p.v_scales) > 0)
     return refuse(name, why, "v_scales for each ", rows_sharing(p.v_scales) == 1 ? "token" : "block",
                   ": must be tensor, head or channel");
-  if (converted_bytes(p) > most_converted_bytes)
-    return refuse(name, why, "converted k and v take ", converted_bytes(p), " bytes: must be at most ",
+  if (Sm90Conversion(p).bytes() > most_converted_bytes)
+    return refuse(name, why, "converted k and v take ", Sm90Conversion(p).bytes(), " bytes: must be at most ",
                   most_converted_bytes);
   return true;
 }
@@ -155,9 +139,15 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
   return accepts_scores(p, why) && accepts_tensors(p, why) && accepts_scales(p, why) && accepts_sizes(p, why);
 }
 
+// Sums of FP8 products over more keys lose too many bits (docs/fp8.md).
+int promotion_interval(const Problem& p, const Sm90Config& c) {
+  constexpr int keys = 1024;
+  return c.p_terms > 0 && p.seqlen_k > keys ? keys / c.block_n * c.block_n : 0;
+}
+
 // Returns how many keys of a page TMA copies at once. A page and a block both consist of whole groups of this size.
 int page_rows_of(const Problem& p, int block_n) {
-  const bool all_converted = converted_k_element(p) > 0 && converted_v_element(p) > 0;
+  const bool all_converted = Sm90Conversion(p).k_element > 0 && Sm90Conversion(p).v_element > 0;
   return p.page_size == 0 || all_converted ? 0 : static_cast<int>(std::gcd(p.page_size, int64_t{block_n}));
 }
 
@@ -184,11 +174,13 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.head_dim = static_cast<int>(p.head_dim), a.head_dim_v = static_cast<int>(p.head_dim_v);
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.pairs = common_score_access(p).pairs;
-  a.p_terms = p_terms_of(p);
+  a.p_terms = Sm90Conversion(p).p_terms;
   a.q_row_descales = rows_sharing(p.q_scales) > 0, a.k_descale_block = rows_sharing(p.k_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
   a.page_rows = page_rows_of(p, a.block_n);
-  if (Sm90Layout(a).bytes > device.smem_per_block) --a.kv_stages;  // page lists need some shared memory
+  // Page lists need some shared memory, and converted V can need more than V.
+  while (Sm90Layout(a).bytes > device.smem_per_block && a.kv_stages > 2) --a.kv_stages;
+  a.promotion_interval = promotion_interval(p, a);
   a.blocks = device.sm_count;
   a.l2_kv_bytes = device.l2_bytes / 2;
   return {config_table, a};
@@ -202,7 +194,7 @@ size_t partial_bytes(const Sm90PlanConfig& c) {
                    static_cast<size_t>(Sm90Layout(c).dim_v / 2);
 }
 size_t workspace_bytes(const Problem& p, const KernelConfig& config) {
-  return static_cast<size_t>(converted_bytes(p)) + partial_bytes(config.as<Sm90PlanConfig>());
+  return static_cast<size_t>(Sm90Conversion(p).bytes()) + partial_bytes(config.as<Sm90PlanConfig>());
 }
 size_t counter_bytes(const Problem&, const KernelConfig&) { return 4 * sizeof(unsigned); }
 
@@ -373,7 +365,7 @@ TensorMapSpec converted_map(const void* data, DType dtype, const Problem& p, int
 
 unsigned conversion_units(const Problem& p, int element_bytes, int64_t dim) {
   if (element_bytes == 0) return 0;
-  return static_cast<unsigned>(p.batch * p.heads_k * (converted_pitch(p) / ConvertedKv::unit_keys) *
+  return static_cast<unsigned>(p.batch * p.heads_k * (Sm90Conversion(p).pitch / ConvertedKv::unit_keys) *
                                div_up(dim, ConvertedKv::unit_dims));
 }
 
@@ -382,12 +374,14 @@ void add_workspace(Sm90Params& params, const Problem& p, const Workspace& worksp
   std::byte* const scratch = static_cast<std::byte*>(workspace.scratch);
   params.counters = static_cast<unsigned*>(workspace.counters);
   ConvertedKv& converted = params.converted;
-  converted.k = scratch, converted.v = scratch + converted_k_bytes(p);
-  converted.pitch = static_cast<int>(converted_pitch(p));
-  converted.units_k = conversion_units(p, converted_k_element(p), p.head_dim);
-  converted.units = converted.units_k + conversion_units(p, converted_v_element(p), p.head_dim_v);
+  converted.k = scratch, converted.v = scratch + Sm90Conversion(p).k_bytes();
+  converted.pitch = static_cast<int>(Sm90Conversion(p).pitch);
+  converted.units_k = conversion_units(p, Sm90Conversion(p).k_element, p.head_dim);
+  converted.units = converted.units_k + conversion_units(p, Sm90Conversion(p).v_element, p.head_dim_v);
+  converted.units_along = FastDivmod::by(static_cast<unsigned>(converted.pitch / ConvertedKv::unit_keys));
+  converted.heads = FastDivmod::by(static_cast<unsigned>(p.heads_k));
   converted.counters = params.counters + 2;
-  params.partial = reinterpret_cast<float*>(scratch + converted_bytes(p));
+  params.partial = reinterpret_cast<float*>(scratch + Sm90Conversion(p).bytes());
 }
 
 // Adds the tensor maps of K and V.

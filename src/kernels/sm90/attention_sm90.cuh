@@ -53,6 +53,7 @@ struct Consumer {
     const typename RowTile<cfg>::KeyRanges keys = RowTile<cfg>::keys_of(tile.band(), row, 64, tile.seqlen_q());
     const NBlocks all = tile.n_blocks(), mine = RowTile<cfg>::n_blocks_of(keys);
     RowSoftmax<cfg> softmax{LogitScale<cfg>::of(ScoreRows<cfg>{p, tile, group}), p};
+    softmax.begin_tile((all.end - all.begin) * cfg.block_n);
     Promotion<cfg> promotion{p_sums};
     SFragment s;
     OFragment o;

@@ -34,6 +34,12 @@ struct SeenKeys {
 };
 
 // How much longer tiles take because of the operations on scores. Estimated, not measured.
+// Converted K and V are read and written once, before the tiles.
+double conversion_us(const Problem& p) {
+  const double bytes = static_cast<double>(Sm90Conversion(p).bytes());
+  return bytes == 0 ? 0 : 3.5 + bytes * 1.5 / 2e6;
+}
+
 double time_factor(const Problem& p) {
   const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
   return steps == 0 ? 1.0 : steps == 1 ? 1.3 : 1.6;
@@ -84,13 +90,17 @@ Sm90Scores scores_of(const Problem& p, bool several_heads) {
 
 // Returns the rows for the problem's operations on scores, and for the smallest dims that hold the problem.
 std::span<const Sm90TunedRow> rows_of(const Problem& p, bool several_heads = false) {
-  const Sm90Scores scores = scores_of(p, several_heads);
+  const bool fp8_weights = Sm90Conversion(p).p_terms > 0;
+  const Sm90Scores found = scores_of(p, several_heads),
+                   scores = fp8_weights && found != Sm90Scores::few ? Sm90Scores::several : found;
   const auto holds = [&](const Sm90TunedRow& row) {
-    return row.scores == scores && p.head_dim <= row.most_dim && p.head_dim_v <= row.most_dim_v;
+    return row.scores == scores && row.fp8_weights == fp8_weights && p.head_dim <= row.most_dim &&
+           p.head_dim_v <= row.most_dim_v;
   };
   const auto first = std::ranges::find_if(sm90_tuned_rows, holds);
   const auto end = std::find_if(first, sm90_tuned_rows.end(), [&](const Sm90TunedRow& row) {
-    return row.scores != scores || row.most_dim != first->most_dim || row.most_dim_v != first->most_dim_v;
+    return row.scores != scores || row.fp8_weights != fp8_weights || row.most_dim != first->most_dim ||
+           row.most_dim_v != first->most_dim_v;
   });
   return {first, end};
 }
@@ -106,6 +116,7 @@ int packable_heads(const Problem& p, const Sm90Config& tiles) {
 void fit_stages(Sm90Config& c, const Problem& p, const Device& device) {
   c.head_dim = static_cast<int>(p.head_dim), c.head_dim_v = static_cast<int>(p.head_dim_v);
   c.bias = p.bias.dtype, c.mask = p.mask.present();
+  c.q = p.q, c.k = p.k, c.v = p.v, c.p_terms = Sm90Conversion(p).p_terms;
   constexpr int few_stages = 4;
   const auto fits = [&] { return Sm90Layout(c).bytes <= device.smem_per_block; };
   while (!fits() && c.kv_stages > few_stages) --c.kv_stages;
@@ -136,9 +147,10 @@ TypicalLengths TypicalLengths::of(const Problem& p) {
 
 Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
   const std::span<const Sm90TunedRow> rows = rows_of(p);
-  Sm90Choice best{rows[0].tiles, estimated_us(p, device, rows[0], 1)};
+  const double before = conversion_us(p);
+  Sm90Choice best{rows[0].tiles, before + estimated_us(p, device, rows[0], 1)};
   const auto consider = [&](const Sm90TunedRow& row, int heads_per_tile) {
-    const double us = estimated_us(p, device, row, heads_per_tile);
+    const double us = before + estimated_us(p, device, row, heads_per_tile);
     if (us >= best.us) return;
     best = {row.tiles, us};
     best.tiles.packed_heads = heads_per_tile;

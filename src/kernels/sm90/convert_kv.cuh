@@ -11,23 +11,24 @@
 #include "ptx/copy.cuh"
 #include "ptx/tma.cuh"
 #include "row_tile.cuh"
-#include "shared/kv_view.h"
 #include "shared_state.cuh"
 
 namespace rapt {
 
 // The rows of K or V of one sequence and kv head, whose elements have one byte.
 struct KeyRows {
-  const AttentionParams& p;
+  const PageTable& pages;
   const TensorRef& tensor;
-  const int batch, head_k;
-  const index_t first_k;
-  const int count;  // at least 1
+  const int batch;
+  const int count;    // of keys, at least 1
+  const char* first;  // row of key 0; paged: row 0 of page 0
 
   // Returns the address of the row of a key, or of the last key.
   const char* address(int key) const {
-    return static_cast<const char*>(tensor.data) +
-           kv_row(p, tensor, batch, head_k, first_k, key < count ? key : count - 1);
+    key = key < count ? key : count - 1;
+    if (!pages.present()) return first + key * tensor.row;
+    const PageTable::Place place = pages.of(batch, static_cast<unsigned>(key));
+    return first + place.page * tensor.batch + place.row * tensor.row;
   }
 };
 
@@ -56,29 +57,29 @@ struct KvConversion {
   template <int dim>
   Unit unit(unsigned n) const {
     constexpr unsigned across = (dim + dims - 1) / dims;
-    const unsigned along = static_cast<unsigned>(params.converted.pitch / keys),
-                   heads = params.attention.by_group.quotient(static_cast<unsigned>(params.attention.heads_q));
-    const unsigned rest = n / across, sequence = rest / along;
-    return {static_cast<int>(sequence / heads), static_cast<int>(sequence % heads),
-            static_cast<int>(rest % along) * keys, static_cast<int>(n % across) * dims};
+    const FastDivmod &along = params.converted.units_along, &heads = params.converted.heads;
+    const unsigned rest = n / across, sequence = along.quotient(rest), batch = heads.quotient(sequence);
+    return {static_cast<int>(batch), static_cast<int>(sequence - batch * heads.value),
+            static_cast<int>(rest - sequence * along.value) * keys, static_cast<int>(n % across) * dims};
   }
 
   template <DType from, DType to, int dim, bool transposes>
   void convert_tensor(const TensorRef& tensor, void* converted, unsigned n) const {
+    const AttentionParams& p = params.attention;
     const Unit at = unit<dim>(n);
-    const Sequence sequence = sequence_of(params.attention, at.batch);
+    const int count = params.sequences.at(p, at.batch).band.seqlen_k;
     // A block can begin before the sequence's end and end after it.
-    if (sequence.seqlen_k == 0 || at.first_key >= (sequence.seqlen_k + cfg.block_n - 1) / cfg.block_n * cfg.block_n)
-      return;
-    const KeyRows keys{params.attention, tensor,           at.batch,
-                       at.head_k,        sequence.first_k, static_cast<int>(sequence.seqlen_k)};
-    const index_t heads = params.attention.by_group.quotient(static_cast<unsigned>(params.attention.heads_q)),
-                  pitch = params.converted.pitch;
-    char* const rows = static_cast<char*>(converted) + bytes_of(to) * (at.batch * heads + at.head_k) * pitch * dim;
+    if (count == 0 || at.first_key >= (count + cfg.block_n - 1) / cfg.block_n * cfg.block_n) return;
+    const index_t first_k = p.cu_seqlens_k.present() ? clamped(p.cu_seqlens_k[at.batch], 0, p.total_k) : 0;
+    const KeyRows rows_of_keys{
+        p.pages, tensor, at.batch, count,
+        static_cast<const char*>(tensor.data) + tensor.index(p.pages.present() ? 0 : at.batch, at.head_k, first_k)};
+    const index_t sequence = index_t{at.batch} * params.converted.heads.value + at.head_k;
+    char* const rows = static_cast<char*>(converted) + bytes_of(to) * sequence * params.converted.pitch * dim;
     if constexpr (transposes)
-      transpose<dim>(at, rows, keys);
+      transpose<dim>(at, rows, rows_of_keys);
     else
-      widen<from, to, dim>(at, rows, keys);
+      widen<from, to, dim>(at, rows, rows_of_keys);
   }
 
   // A lane converts 16 channels of four keys, in each half of the unit's channels. All its loads come first, because
@@ -89,10 +90,10 @@ struct KvConversion {
   // Loads 16 codes of each half and key. Keys after the sequence read as zeros. The addresses are always valid, so that
   // no load waits for a branch.
   template <int dim>
-  void load(const Unit& at, const KeyRows& keys, const int (&key)[4], Bytes16 (&codes)[halves][4]) const {
+  void load(const Unit& at, const KeyRows& from_rows, const int (&key)[4], Bytes16 (&codes)[halves][4]) const {
     const char* row[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) row[i] = keys.address(key[i]);
+    for (int i = 0; i < 4; ++i) row[i] = from_rows.address(key[i]);
 #pragma unroll
     for (int half = 0; half < halves; ++half)
 #pragma unroll
@@ -102,16 +103,16 @@ struct KvConversion {
       }
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (key[i] >= keys.count)
+      if (key[i] >= from_rows.count)
 #pragma unroll
         for (int half = 0; half < halves; ++half) codes[half][i] = Bytes16{};
   }
 
   template <DType from, DType to, int dim>
-  void widen(const Unit& at, char* rows, const KeyRows& keys) const {
+  void widen(const Unit& at, char* rows, const KeyRows& from_rows) const {
     const int first_key = at.first_key + lane / 2;
     Bytes16 codes[halves][4];
-    load<dim>(at, keys, {first_key, first_key + 16, first_key + 32, first_key + 48}, codes);
+    load<dim>(at, from_rows, {first_key, first_key + 16, first_key + 32, first_key + 48}, codes);
 #pragma unroll
     for (int i = 0; i < 4 * halves; ++i) {
       if (channel_of(at, i / 4) >= dim) continue;
@@ -127,10 +128,10 @@ struct KvConversion {
 
   // The lane's four keys are those whose slots are neighbours (slot_key).
   template <int dim>
-  void transpose(const Unit& at, char* rows, const KeyRows& keys) const {
+  void transpose(const Unit& at, char* rows, const KeyRows& from_rows) const {
     const int slots = lane / 2, first_key = at.first_key + slots / 4 * 16 + slot_key(slots % 4);
     Bytes16 codes[halves][4];
-    load<dim>(at, keys, {first_key, first_key + 1, first_key + 8, first_key + 9}, codes);
+    load<dim>(at, from_rows, {first_key, first_key + 1, first_key + 8, first_key + 9}, codes);
     const index_t pitch = params.converted.pitch;
 #pragma unroll
     for (int half = 0; half < halves; ++half) {
@@ -176,9 +177,11 @@ inline void convert_kv(const Sm90Params& params, const SharedState<cfg>& shared)
     if (const unsigned n = first + threadIdx.x / 32; n < converted.units) conversion.convert(n);
     __syncthreads();
   }
+  __syncthreads();  // all threads have read the last number of units, and all writes of the CTA come before the next
+                    // ones
+  if (!leads || done == 0) return;
   fence_async_proxy_global();
-  __syncthreads();
-  if (leads && done > 0) add_release(converted.counters + 1, done);
+  add_release(converted.counters + 1, done);
 }
 
 // The thread that loads converted K and V by TMA calls this before its first load of them.

@@ -1,9 +1,10 @@
 // Two-level accumulation of FP8 PV for attention_sm90. wgmma's FP8 accumulators keep fewer bits than f32 (docs/fp8.md,
 // "The narrow accumulator"), and registers for a second accumulator are scarce. So after each promotion_interval keys a
-// thread adds its accumulators to f32 sums in the workspace, and begins again. These sums stay in L2: a CTA has one
-// set. Device only.
+// thread adds its accumulators to f32 sums in the workspace, and begins again. L2 does the additions, so the thread
+// does not wait for them. The sums stay in L2: a CTA has one set. Device only.
 #pragma once
 
+#include "device/softmax.cuh"
 #include "ptx/copy.cuh"
 #include "sm90.h"
 
@@ -18,7 +19,7 @@ struct Promotion {
   float* const sums;         // tile n of this thread's accumulators is at sums + 4 * consumers * n
   int blocks_left = blocks;  // until the accumulators move
   bool has_sums = false;
-  float factor[2] = {1.0f, 1.0f};  // for the sums, because the rows' maximum has changed since
+  float unit[2] = {1.0f, 1.0f};  // sums = unit * (the sums in the units of the accumulators)
 
   // Returns where a thread's sums begin.
   static float* sums_of(const Sm90Params& params) {
@@ -32,24 +33,35 @@ struct Promotion {
     if constexpr (blocks == 0) return false;
     if (--blocks_left > 0) return false;
     blocks_left = blocks;
-    add_sums(o);
+    // A unit that is far from 1 could overflow.
+    if (has_sums && !(fmaxf(unit[0], unit[1]) <= 0x1p60f)) add_sums(o), has_sums = false;
+    if (!has_sums) unit[0] = unit[1] = 1.0f;
 #pragma unroll
-    for (int n = 0; n < tiles; ++n)
-      store_global_4(sums + 4 * consumers * n, o[0][n][0], o[0][n][1], o[0][n][2], o[0][n][3]);
-    has_sums = true, factor[0] = factor[1] = 1.0f;
+    for (int n = 0; n < tiles; ++n) {
+      float* const to = sums + 4 * consumers * n;
+      const float x = o[0][n][0] * unit[0], y = o[0][n][1] * unit[0], z = o[0][n][2] * unit[1],
+                  w = o[0][n][3] * unit[1];
+      if (has_sums)
+        add_global_4(to, x, y, z, w);
+      else
+        store_global_4(to, x, y, z, w);
+    }
+    has_sums = true;
     return true;
   }
+  // The caller has multiplied the accumulators by `scale`.
   void rescale(const float (&scale)[2]) {
-    if constexpr (blocks > 0) factor[0] *= scale[0], factor[1] *= scale[1];
+    if constexpr (blocks > 0) unit[0] = __fdividef(unit[0], scale[0]), unit[1] = __fdividef(unit[1], scale[1]);
   }
   // Makes the accumulators the sum over all blocks.
   void finish(OFragment& o) const {
-    if constexpr (blocks > 0) add_sums(o);
+    if constexpr (blocks > 0)
+      if (has_sums) add_sums(o);
   }
 
  private:
   void add_sums(OFragment& o) const {
-    if (!has_sums) return;
+    const float factor[2] = {__fdividef(1.0f, unit[0]), __fdividef(1.0f, unit[1])};
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
       float x[4];

@@ -55,6 +55,7 @@ struct ConvertedKv {
   void *k = nullptr, *v = nullptr;
   int pitch = 0;
   unsigned units_k = 0, units = 0;  // number of units to convert, of K and in total
+  FastDivmod units_along, heads;    // units along the keys of a sequence, kv heads
   unsigned* counters = nullptr;     // two: units taken, and units that are complete
 
   static constexpr int unit_keys = 64, unit_dims = 64;

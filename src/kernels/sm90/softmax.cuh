@@ -19,8 +19,8 @@
 //
 // FP8 weights must not exceed 448, the largest E4M3 number, but should use the range below. So row_max has the weight
 // 2^log2_weight, sums of up to 448 are allowed, and correct() makes the largest weight of a row a power of two, which
-// E4M3 represents exactly. In the first blocks of a tile row_max is exactly the maximum: the rounding error of the
-// largest weight (up to 1/16 of it) matters most if a row has few keys.
+// E4M3 represents exactly. In the first block, and in all blocks of a tile with few keys, row_max is exactly the
+// maximum: the rounding error of the largest weight (up to 1/16 of it) matters most if a row has few keys.
 #pragma once
 
 #include "device/score.cuh"
@@ -49,9 +49,15 @@ struct RowSoftmax {
   // weight = exp2(s * c - shift). shift is row_max * c - log2_weight. If is_unsafe(), row_max is subtracted from s
   // before the product with c, and not in `shift`.
   float shift[2] = {-log2_weight, -log2_weight};
-  float output_scale[2] = {1.0f, 1.0f};         // the factor for O after correct()
-  bool is_steady = false;                       // the pass is normal, and no row of the warp is unsafe
-  int exact_blocks = cfg.p_terms == 1 ? 8 : 0;  // number of blocks in which row_max is still exactly the maximum
+  float output_scale[2] = {1.0f, 1.0f};  // the factor for O after correct()
+  bool is_steady = false;                // the pass is normal, and no row of the warp is unsafe
+  int exact_blocks = 0;                  // number of blocks in which row_max is still exactly the maximum
+
+  // keys: the largest number of keys of a row, rounded up to whole blocks.
+  void begin_tile(int keys) {
+    constexpr int few_keys = 512;
+    if constexpr (cfg.p_terms == 1) exact_blocks = keys <= few_keys ? keys / cfg.block_n : 1;
+  }
 
   // Replaces scores by weights. Returns whether correct() and a multiplication of O must follow. All threads of a warp
   // agree.
@@ -148,8 +154,8 @@ struct RowSoftmax {
   bool begin_rows(float (&s)[1][tiles][4], NanPass pass) {
     const bool follows_maximum = exact_blocks > 0;
     bool corrects = pass != NanPass::normal;
-    float first[2];
-    first_row_max(s, first);
+    float first[2] = {minus_infinity, minus_infinity};
+    if (!follows_maximum) first_row_max(s, first);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       output_scale[half] = 1.0f;
@@ -175,7 +181,7 @@ struct RowSoftmax {
     }
     if constexpr (cfg.p_terms == 1) --exact_blocks;
     const bool any_unsafe = __any_sync(~0u, is_unsafe(0) | is_unsafe(1));
-    is_steady = pass == NanPass::normal & !any_unsafe & exact_blocks <= 0;
+    is_steady = pass == NanPass::normal & !any_unsafe & !follows_maximum;  // output_scale is 1 then
     if (any_unsafe && pass != NanPass::count_non_finite) subtract_row_max(s);
     return corrects;
   }

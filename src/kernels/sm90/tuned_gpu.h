@@ -21,6 +21,7 @@ enum class Sm90Scores : unsigned char { few, singly, several };
 
 struct Sm90TunedRow {
   Sm90Scores scores;
+  bool fp8_weights;          // pv=fp8 or pv=fp8x2
   int most_dim, most_dim_v;  // the largest head_dim and head_dim_v for which the tiles are meant
   Sm90Config tiles;
   TileTime time;
@@ -37,13 +38,19 @@ constexpr auto sm90_rows() {
     return a;
   };
   const auto row = [](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time, Measured measured = {}) {
-    return Sm90TunedRow{Sm90Scores::few, most_dim, most_dim_v, config, time, measured};
+    return Sm90TunedRow{Sm90Scores::few, false, most_dim, most_dim_v, config, time, measured};
   };
   const auto singly = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
-    return Sm90TunedRow{Sm90Scores::singly, most_dim, most_dim_v, config, time, {}};
+    return Sm90TunedRow{Sm90Scores::singly, false, most_dim, most_dim_v, config, time, {}};
   };
   const auto several = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
-    return Sm90TunedRow{Sm90Scores::several, most_dim, most_dim_v, config, time, {}};
+    return Sm90TunedRow{Sm90Scores::several, false, most_dim, most_dim_v, config, time, {}};
+  };
+  const auto fp8 = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time, Measured measured = {}) {
+    return Sm90TunedRow{Sm90Scores::few, true, most_dim, most_dim_v, config, time, measured};
+  };
+  const auto fp8_several = [=](int most_dim, int most_dim_v, const Sm90Config& config, TileTime time) {
+    return Sm90TunedRow{Sm90Scores::several, true, most_dim, most_dim_v, config, time, {}};
   };
   constexpr const char *peers = "nvidia-h200/20261130T061730Z-peers-bf16.jsonl",
                        *wide = "nvidia-h200/20261130T053400Z-sm90-tiles.jsonl";
@@ -79,6 +86,16 @@ constexpr auto sm90_rows() {
       several(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.04, 0.01092}),
       several(192, 192, tiles(2, 48, 1, 8, with_ping_pong), {2.5, 0.016}),
       several(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.0202}),
+      fp8(64, 64, tiles(3, 128, 2, 5, with_ping_pong), {2.3, 0.0104}),
+      fp8(96, 96, tiles(3, 96, 2, 5, with_ping_pong), {2.5, 0.0115}),
+      fp8(128, 128, tiles(2, 128, 2, 5, with_ping_pong), {2.0, 0.0092}),
+      fp8(128, 128, tiles(3, 96, 2, 6, with_ping_pong), {2.3, 0.0119}),
+      fp8(192, 192, tiles(2, 96, 1, 5, with_ping_pong), {2.5, 0.0115}),
+      fp8(256, 256, tiles(2, 96, 1, 5, with_ping_pong), {2.5, 0.0134}),
+      // Not measured.
+      fp8_several(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.0, 0.011}),
+      fp8_several(192, 192, tiles(2, 64, 1, 8, with_ping_pong), {2.5, 0.014}),
+      fp8_several(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.02}),
   };
 }
 }  // namespace detail
