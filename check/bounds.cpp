@@ -153,10 +153,11 @@ Bounds output_bounds(const Problem& p, Fill fill, const Errors& plain, const Con
           std::min(derived.mean_abs, required.mean_abs)};
 }
 
-double lse_bound(const Problem& p, double logit_size, double lse) {
+double lse_bound(const Problem& p, double logit_size, double lse, bool narrow_products) {
   const double dot = (4 + std::sqrt(static_cast<double>(p.head_dim))) * logit_size;
   const double sum = 8 + std::sqrt(static_cast<double>(p.seqlen_k));
-  const double u = p.acc == AccMode::f32 ? u32 : unit_roundoff(DType::f16);
+  const bool narrow = narrow_products && is_tensor_core_fp8(p.q) && is_tensor_core_fp8(p.k);
+  const double u = narrow ? 0x1p-13 : p.acc == AccMode::f32 ? u32 : unit_roundoff(DType::f16);
   return u * dot + u32 * (sum + 2 * std::fabs(lse));
 }
 

@@ -59,6 +59,8 @@ Bounds required_bounds(const Problem& problem, Fill fill, double max_reference);
 // product of n terms has an error of about sqrt(n) u times the sum of their sizes, and scale, cap, bias and ALiBi add
 // one rounding each. (8 + sqrt(keys)) u for exp and the sum. 2 u |lse| for the logarithm and the last addition. u =
 // 2^-24, because lse is f32 for all inputs; with acc=f16 and acc=tf32 the first term uses the u of f16.
-double lse_bound(const Problem& problem, double logit_size, double lse);
+// narrow_products: products of FP8 q and k are summed by the narrow accumulator of a GPU's FP8 instructions
+// (accumulator.h), which keeps 13 fraction bits; then the first term uses u = 2^-13.
+double lse_bound(const Problem& problem, double logit_size, double lse, bool narrow_products = false);
 
 }  // namespace rapt::check

@@ -38,12 +38,12 @@ struct Trial {
   Result result;
   Condition condition;
 
-  void add(const Problem& p, const Outputs& outputs, const ReferenceValues& by) {
+  void add(const Problem& p, const Outputs& outputs, const ReferenceValues& by, bool narrow_products) {
     result.out.add(compare_out(p, outputs.out, by.reference));
     if (outputs.lse.present()) {
       result.lse.add(compare_lse(p, outputs.lse, by.reference));
       int64_t row = 0;
-      const double share = worst_lse_share(p, outputs.lse, by.reference, &row);
+      const double share = worst_lse_share(p, outputs.lse, by.reference, &row, narrow_products);
       if (share > result.lse_share) {
         result.lse_share = share;
         result.lse_worst = row;
@@ -88,7 +88,7 @@ void add_sample(const Problem& p, Fill fill, uint64_t seed, const std::vector<Ke
   if (const std::string sentence = beyond_f32(reading); !sentence.empty()) unsupported(sentence);
   stage.reset();
   const ReferenceValues by = reference_values(p, reading, 1, kernels[0].fp8_weights);
-  for (const size_t n : ran) trials[n].add(p, outputs[n], by);
+  for (const size_t n : ran) trials[n].add(p, outputs[n], by, kernels[n].narrow_products);
 }
 
 std::string structural_fault(const Problem& p, const char* name, const Errors& e, int64_t dim) {
@@ -155,14 +155,14 @@ Result check_problem(const Problem& problem, Fill fill, uint64_t seed, const Ker
 }
 
 Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs, int64_t row_step,
-             DType fp8_weights) {
+             DType fp8_weights, bool narrow_products) {
   Trial trial;
   Result& result = trial.result;
   const Reading reading(p, inputs);
   result.message = beyond_f32(reading, row_step);
   result.refused = !result.message.empty();
   if (result.refused) return result;
-  trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights));
+  trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights), narrow_products);
   // Without a fill, the bounds of `huge` are used, because they hold for all inputs. The bounds of `normal` and
   // `outlier` can be stricter.
   result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);

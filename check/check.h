@@ -19,6 +19,8 @@ struct Kernel : std::function<void(const Problem&, const Inputs&, const Outputs&
   // The format to which the kernel is allowed to round the weights if V is FP8 and pv is f16 or not given. It is f16
   // for matrix instructions of a GPU.
   DType fp8_weights = DType::f16;
+  // Whether the kernel may use FP8 instructions with narrow sums for products of FP8 q and k (lse_bound).
+  bool narrow_products = false;
 };
 
 // rapt_sdpa on the CPU, or on a GPU with its own stream. On a GPU it uploads the inputs, and after the call it
@@ -50,7 +52,7 @@ inline constexpr int64_t pooled_outputs = 4096;
 // only if it is present. Use it for inputs that no fill made, or for problems that are too large for an oracle of all
 // rows. If there are fewer than pooled_outputs elements, only max_abs counts. fp8_weights: see Kernel.
 Result judge(const Problem& problem, std::optional<Fill> fill, const Inputs& inputs, const Outputs& outputs,
-             int64_t row_step = 1, DType fp8_weights = DType::f16);
+             int64_t row_step = 1, DType fp8_weights = DType::f16, bool narrow_products = false);
 
 std::string rerun_command(const Problem& problem, Fill fill, uint64_t seed);
 

@@ -135,12 +135,14 @@ Errors compare_lse(const Problem& p, const HostTensor& lse, const Reference& ref
   return compare(p, lse, reference, true);
 }
 
-double worst_lse_share(const Problem& p, const HostTensor& lse, const Reference& ref, int64_t* worst_row) {
+double worst_lse_share(const Problem& p, const HostTensor& lse, const Reference& ref, int64_t* worst_row,
+                       bool narrow_products) {
   double worst = 0;
   for (int64_t row = 0; row < ref.rows; ++row) {
     if (ref.state[row] != RowState::computed || !std::isfinite(ref.lse[row])) continue;
     const double got = decode_element(DType::f32, lse.data(), row_offset(p, lse, row, true));
-    const double share = std::fabs(got - ref.lse[row]) / lse_bound(p, ref.logit_size[row], ref.lse[row]);
+    const double share =
+        std::fabs(got - ref.lse[row]) / lse_bound(p, ref.logit_size[row], ref.lse[row], narrow_products);
     if (!(share > worst)) continue;
     worst = share;
     if (worst_row) *worst_row = row;

@@ -35,7 +35,7 @@ Errors compare_lse(const Problem& problem, const HostTensor& lse, const Referenc
 // The largest |lse - reference|, divided by the lse_bound of its row. *worst_row gets this row. A value above 1 is a
 // failure.
 double worst_lse_share(const Problem& problem, const HostTensor& lse, const Reference& reference,
-                       int64_t* worst_row = nullptr);
+                       int64_t* worst_row = nullptr, bool narrow_products = false);
 
 // An element of out or lse as text: "[b=0, h=3, i=17, d=5]". For packed tensors t= and h= are used.
 std::string describe_element(const Problem& problem, int64_t element, int64_t dim);

@@ -158,11 +158,14 @@ void run_on_gpu(const Problem& problem, const Inputs& inputs, const Outputs& out
 }  // namespace
 
 Kernel library_kernel(rapt_context* context, rapt_device device) {
-  if (device.type == RAPT_DEVICE_CUDA)
-    return [context, index = device.index, stream = make_stream(device.index)](
-               const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+  if (device.type == RAPT_DEVICE_CUDA) {
+    Kernel on_gpu = [context, index = device.index, stream = make_stream(device.index)](
+                        const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
       run_on_gpu(problem, inputs, outputs, context, index, *stream);
     };
+    on_gpu.narrow_products = cuda::device(device.index).sm >= 89;
+    return on_gpu;
+  }
   Kernel kernel = [context](const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
     require_ok(run_sdpa(problem, inputs, outputs, context));
   };

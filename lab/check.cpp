@@ -94,7 +94,7 @@ class LibrarySubject final : public Subject {
       const KernelLimit limit(to_string(problem), command);
       kernel(problem, inputs, outputs);
     };
-    with_limit.fp8_weights = kernel.fp8_weights;
+    with_limit.fp8_weights = kernel.fp8_weights, with_limit.narrow_products = kernel.narrow_products;
     return with_limit;
   }
 
