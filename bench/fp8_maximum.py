@@ -34,7 +34,7 @@ from roof import NOTHING, card_name, commit_and_dirty, driver_version, file_safe
 
 BATCH, HEADS, KEYS, DIM = SHAPES["mission"]
 OUTPUTS = BATCH * HEADS * KEYS * DIM  # of one run
-# The bound of N runs is the first number + the second * log10(N): that of `bound_of_maximum` in check/bounds.h.
+# The bound of N runs is the first number + the second * log10(N): pooled_max_bound in check/bounds.cpp.
 BOUNDS = {"fp8": (1.5e-2, 2.5e-3), "fp8x2": (1e-3, 0.0), "f16": (5e-4, 0.0)}
 THRESHOLDS = {
     "fp8": (6e-3, 8e-3, 1e-2, 1.2e-2, 1.4e-2),
