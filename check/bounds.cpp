@@ -148,7 +148,7 @@ Bounds required_bounds(const Problem& p, Fill fill, double max_reference) {
 
 double pooled_max_bound(PvMode pv, int64_t runs) {
   switch (pv) {
-    case PvMode::fp8: return 1.5e-2 + 2.5e-3 * std::log10(static_cast<double>(runs));
+    case PvMode::fp8: return 1.55e-2 + 3.2e-3 * std::log10(static_cast<double>(runs));
     case PvMode::fp8x2: return 1e-3;
     default: return 5e-4;
   }

@@ -38,7 +38,9 @@ std::vector<double> pooled_maxima(const std::vector<check::Kernel>& kernels, con
 // Weights of a kernel that is exact otherwise, in a format with fewer bits than the mode allows.
 check::Kernel with_weights(DType dtype) {
   return [dtype](const Problem& p, const check::Inputs& in, const check::Outputs& out) {
-    check::plain(check::Reading(p, in), dtype, out);
+    Problem changed = p;
+    changed.pv = PvMode::f16;  // otherwise plain() rounds as this mode does
+    check::plain(check::Reading(changed, in), dtype, out);
   };
 }
 
@@ -70,8 +72,8 @@ TEST(Fp8Maximum, OfSeveralRunsIsWithinItsBound) {
 TEST(Fp8Maximum, OfMoreExactModesNeedsNoWiderBound) {
   EXPECT_LE(pooled_maxima({check::library_kernel()}, "fp8x2", 2)[0], check::pooled_max_bound(PvMode::fp8x2, 1000));
   EXPECT_LE(pooled_maxima({check::library_kernel()}, "f16", 1)[0], check::pooled_max_bound(PvMode::f16, 1000));
-  EXPECT_EQ(check::pooled_max_bound(PvMode::fp8, 1), 1.5e-2);
-  EXPECT_DOUBLE_EQ(check::pooled_max_bound(PvMode::fp8, 100), 2e-2);
+  EXPECT_EQ(check::pooled_max_bound(PvMode::fp8, 1), 1.55e-2);
+  EXPECT_DOUBLE_EQ(check::pooled_max_bound(PvMode::fp8, 100), 2.19e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Fp8Gates, testing::Values("", "pv=f16", "pv=fp8x2", "pv=fp8"));
