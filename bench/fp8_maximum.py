@@ -42,9 +42,9 @@ THRESHOLDS = {
     "fp8x2": (1.5e-4, 2e-4, 2.5e-4, 3e-4),
     "f16": (6e-5, 8e-5, 1e-4, 1.2e-4),
 }
-# Rows with a large s have a long query, or a few keys with a large logit. Both are rare. So the simulation mixes rows
-# of nine kinds, in equal shares. The query comes from N(0, f) with one of these f. And none, one or two keys of the row
-# get a logit whose standard deviation is TALL times that of the others.
+# Rows with a large s have a query with a large |q|, or a few keys with a large logit. Both are rare. So the simulation
+# mixes rows of nine kinds, in equal shares. The query comes from N(0, f) with one of these f. And none, one or two keys
+# of the row get a logit whose standard deviation is TALL times that of the others.
 STRETCH = (1.0, 1.4, 1.9)
 TALL, TALL_KEYS = 2.0, (0, 1, 2)
 PART = 1 << 12  # rows that are simulated together

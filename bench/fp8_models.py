@@ -65,9 +65,8 @@ class Mode(NamedTuple):
 
     def words(self) -> str:
         if not self.scales:
-            return "f16" if self == F16 else f"{self.kind} out=f16"
-        dtypes = "q=f16 k=e4m3 v=e4m3" if self.kind == "cache" else "e4m3"
-        return f"{dtypes} out=f16"
+            return {"f16": "f16", "f32": "f32 out=f16"}[self.kind]
+        return "q=f16 k=e4m3 v=e4m3" if self.kind == "cache" else "e4m3"
 
     def options(self) -> str:
         if not self.scales:
@@ -401,7 +400,7 @@ def tables(found: list[dict]) -> str:
             size, columns = f"{first['logits']['positions']} tokens", ("KL mean", "KL 99 %", "top-1, %")
         else:
             size, columns = f"{first['embedding']['texts']} texts", ("1 - cosine, mean", "largest", "nearest, %")
-        shape = " ".join(word for word in first["problem"].split()[2:])
+        shape = " ".join(first["problem"].split()[2:])
         text.append(f"**{name}** ({first['layers']['count']} layers, `{shape}`, {size})\n")
         text.append("| mode | scales | layers: median | worst | " + " | ".join(columns) + " |")
         text.append("|---|---|" + "---|" * 5)

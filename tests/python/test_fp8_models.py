@@ -97,9 +97,9 @@ def check_errors(row: dict) -> None:
 def test_problem_lines_say_what_is_stored():
     layer = models.Layer(torch.zeros(1, 4, 7, 16), torch.zeros(1, 2, 7, 16), torch.zeros(1, 2, 7, 16), True, None)
     line = models.problem_line(models.Mode("cache", "head", True), layer)
-    assert line == "q=f16 k=e4m3 v=e4m3 out=f16 b1 h4:2 q7 k7 d16 causal k_scales=head v_scales=head smooth_k pv=f16"
+    assert line == "q=f16 k=e4m3 v=e4m3 b1 h4:2 q7 k7 d16 causal k_scales=head v_scales=head smooth_k pv=f16"
     line = models.problem_line(models.Mode("fp8", "block64", True), layer)
-    assert line == "e4m3 out=f16 b1 h4:2 q7 k7 d16 causal scales=block64 smooth_k hadamard pv=fp8"
+    assert line == "e4m3 b1 h4:2 q7 k7 d16 causal scales=block64 smooth_k hadamard pv=fp8"
 
 
 @pytest.mark.parametrize("causal", [False, True])
