@@ -146,6 +146,14 @@ Bounds required_bounds(const Problem& p, Fill fill, double max_reference) {
   }
 }
 
+double pooled_max_bound(PvMode pv, int64_t runs) {
+  switch (pv) {
+    case PvMode::fp8: return 1.55e-2 + 3.2e-3 * std::log10(static_cast<double>(runs));
+    case PvMode::fp8x2: return 1e-3;
+    default: return 5e-4;
+  }
+}
+
 Bounds output_bounds(const Problem& p, Fill fill, const Errors& plain, const Condition& condition, DType fp8_weights) {
   const Bounds derived = without_requirements(p, fill, plain, condition, fp8_weights);
   const Bounds required = required_bounds(p, fill, plain.max_reference);
