@@ -23,6 +23,8 @@ struct Condition {
   // and weighted_v.
   double rounding_square = 0, rounding_floor = 0, rounding_quartic = 0;
   double largest_square = 0, largest_floor = 0, largest_weighted = 0;
+  // Only if q and k are FP8: sum and maximum of L^2 scatter_v.
+  double scatter_square = 0, largest_scatter = 0;
   void add(const Reference& reference);
 };
 
@@ -42,8 +44,10 @@ DType probability_format(const Problem& problem, DType fp8_weights = DType::f32)
 // round differently from those of plain. Plain can then be more exact than any kernel (for example, if all weights of a
 // row are equal, plain is exact). So the bounds are at least the effect of random roundings, see rounding_of in
 // bounds.cpp. Some shapes have additional limits, see required_bounds.
+// narrow_products (check.h): each logit may have an independent error with the standard deviation 2^-14 L, see
+// narrow_logits in bounds.cpp.
 Bounds output_bounds(const Problem& problem, Fill fill, const Errors& plain, const Condition& condition,
-                     DType fp8_weights = DType::f32);
+                     DType fp8_weights = DType::f32, bool narrow_products = false);
 
 // Limits for FP8 V that do not depend on plain. They exist for the shapes of the first experiments with N(0, 1) inputs
 // and without masks; otherwise they are infinite. The reference is attention on the dequantised inputs. The limit is

@@ -143,7 +143,8 @@ std::vector<Result> check_problem(const Problem& problem, Fill fill, uint64_t se
     Result& result = results.emplace_back(std::move(trial.result));
     result.command = rerun_command(problem, fill, seed);
     if (!result.message.empty()) continue;
-    result.bounds = output_bounds(p, fill, result.plain, trial.condition, kernels[0].fp8_weights);
+    result.bounds =
+        output_bounds(p, fill, result.plain, trial.condition, kernels[0].fp8_weights, kernels[0].narrow_products);
     result.message = fault(p, result);
     result.pass = result.message.empty();
   }
@@ -165,7 +166,8 @@ Result judge(const Problem& p, std::optional<Fill> fill, const Inputs& inputs, c
   trial.add(p, outputs, reference_values(p, reading, row_step, fp8_weights), narrow_products);
   // Without a fill, the bounds of `huge` are used, because they hold for all inputs. The bounds of `normal` and
   // `outlier` can be stricter.
-  result.bounds = output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights);
+  result.bounds =
+      output_bounds(p, fill.value_or(Fill::huge), result.plain, trial.condition, fp8_weights, narrow_products);
   if (result.out.count < pooled_outputs) result.bounds.rel_rms = INFINITY;
   result.message = fault(p, result);
   result.pass = result.message.empty();

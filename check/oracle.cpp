@@ -302,6 +302,9 @@ void forward_row(const Reading& r, const Row& at, const ForwardOptions& options,
     const double p = std::exp(x[j] - s.max) / s.sum;
     const double* v_j = r.v_row(at.b, r.kv_head(at.h), j);
     for (int64_t d = 0; d < dim; ++d) spread[d] += p * std::fabs(v_j[d] - out[d]);
+    if (reference.scatter_v.empty()) continue;
+    double* scatter = reference.scatter_v.data() + at.row * dim;
+    for (int64_t d = 0; d < dim; ++d) scatter[d] += p * p * (v_j[d] - out[d]) * (v_j[d] - out[d]);
   }
 }
 
@@ -334,6 +337,7 @@ Reference forward(const Reading& r, const ForwardOptions& options) {
     for (auto* per_value : {&reference.square_v, &reference.floor_v}) per_value->assign(reference.out.size(), 0.0);
     reference.quartic_v.assign(reference.lse.size(), 0.0);
   }
+  if (is_tensor_core_fp8(p.q) && is_tensor_core_fp8(p.k)) reference.scatter_v.assign(reference.out.size(), 0.0);
   const Stage stage("float64 oracle", r.rows_q);
   for_each_parallel(p.batch * p.heads_q, [&](int64_t bh) {
     const int64_t b = bh / p.heads_q, h = bh % p.heads_q;

@@ -75,6 +75,8 @@ struct Reference {
   // and l is the row sum. quartic_v = sum_j p^4 |v_j|^4 for each row. All three sums leave out keys at the maximum,
   // because their weight of 1 is exact.
   std::vector<double> square_v, floor_v, quartic_v;
+  // If q and k are FP8: sum_j (p (v - out))^2, by which independent errors of the logits move the output.
+  std::vector<double> scatter_v;
 };
 
 // Intermediate values, [row][seqlen_k]. Masked keys have s = -inf and p = 0.

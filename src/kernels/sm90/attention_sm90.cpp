@@ -53,6 +53,7 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::score_stages, 1, 2, 3>("score_stages", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::programmatic, false, true>("programmatic", ConfigRole::tunable),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::p_terms>("p_terms"),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::key_mean>("key_mean"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::q_row_descales>("q_row_descales"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::k_descale_block>("k_descale_block"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::v_channel_descales>("v_channel_descales"),
@@ -103,8 +104,8 @@ bool accepts_tensors(const Problem& p, std::string* why) {
 }
 
 bool accepts_scales(const Problem& p, std::string* why) {
-  if (p.smooth_k && (p.lse || p.sinks || p.softcap))
-    return refuse(name, why, "smooth_k with lse, sinks or softcap: not supported, k_mean would have to be added");
+  if (p.smooth_k && p.softcap)
+    return refuse(name, why, "softcap with smooth_k: not supported, k_mean would have to be added before the cap");
   if (rows_sharing(p.v_scales) > 0)
     return refuse(name, why, "v_scales for each ", rows_sharing(p.v_scales) == 1 ? "token" : "block",
                   ": must be tensor, head or channel");
@@ -141,7 +142,7 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 
 // Sums of FP8 products over more keys lose too many bits (docs/fp8.md).
 int promotion_interval(const Problem& p, const Sm90Config& c) {
-  constexpr int keys = 1024;
+  constexpr int keys = 4096;
   return c.p_terms > 0 && p.seqlen_k > keys ? keys / c.block_n * c.block_n : 0;
 }
 
@@ -175,6 +176,7 @@ KernelConfig configure(const Problem& p, const Device& device) {
   a.softcap = p.softcap.has_value(), a.bias = p.bias.dtype, a.alibi = p.alibi, a.mask = p.mask.present();
   a.pairs = common_score_access(p).pairs;
   a.p_terms = Sm90Conversion(p).p_terms;
+  a.key_mean = p.smooth_k && (p.lse || p.sinks);  // k_mean changes only lse and the sink's weight
   a.q_row_descales = rows_sharing(p.q_scales) > 0, a.k_descale_block = rows_sharing(p.k_scales);
   a.v_channel_descales = p.v_scales == ScaleKind::channel;
   a.page_rows = page_rows_of(p, a.block_n);

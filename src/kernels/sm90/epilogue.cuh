@@ -30,6 +30,7 @@ struct Epilogue {
     constexpr float unit = detail::float_of((127u - static_cast<unsigned>(RowSoftmax<cfg>::log2_weight)) << 23);
     float sum = quad_sum(softmax.row_sum[half]) * unit, share = unit;
     float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.c.of(half));
+    if constexpr (cfg.key_mean) top += mean_logit(row);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);
@@ -39,6 +40,18 @@ struct Epilogue {
     }
     if (sum == 0.0f) return {0.0f, minus_infinity};
     return {__fdividef(share, sum) * head_descale(row), top + log2_approx(sum) * ln_2};
+  }
+  // Returns the logit of k_mean for a row. Smoothing subtracted it from all logits of the row.
+  float mean_logit(int row) const {
+    const int last = tile.seqlen_q() - 1, head = tile.head_of(row < last ? row : last),
+              query = tile.query_of(row < last ? row : last);
+    const index_t from = p.q.index(p.cu_seqlens_q.present() ? 0 : tile.batch(), head, query), batch = tile.batch();
+    const float* const mean = p.k_mean + batch * p.k_mean_batch + head_k(row < last ? row : last) * p.k_mean_head;
+    float sum = 0.0f;
+    for (int d = 0; d < cfg.head_dim; ++d)
+      sum = fmaf(load_element<cfg.q>(p.q.data, from + d), mean[d * p.k_mean_channel], sum);
+    if (p.q_scale.present()) sum *= *p.q_scale.at(batch, head, tile.first_q(), query - tile.first_q());
+    return sum * p.scale;
   }
   // Returns V's descale if it is the same for the whole head, else 1.
   float head_descale(int row) const {
