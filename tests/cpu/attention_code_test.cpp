@@ -39,8 +39,7 @@ TEST_P(AttentionCode, Fp8Products) {
                            "e4m3 out=bf16 b4 h32 q4096 d128 causal scales=head pv=fp8x2",
                            "e5m2 out=bf16 b4 h32 q4096 d128 scales=head pv=fp8"}) {
     SCOPED_TRACE(line);
-    const Step step = plan(parse_problem(line), device).steps[0];
-    ASSERT_EQ(step.family, &attention_sm80);
+    const Step step = plan_by(attention_sm80, parse_problem(line), device).steps[0];
     const Sm80Config& config = step.config.as<Sm80Config>();
     const KernelUnit unit = step.family->unit(step.config);
     const jit::Image image = jit::compile({.unit = unit.text, .arch = device.arch, .label = line, .files = {}});

@@ -45,7 +45,24 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
                            "bf16 b1 h16 q4096 d192:128 causal alibi",
                            "f16 b1 h16 q4096 d192 bias=f32[b,h,q,k]",
                            "f16 b1 h16 q4096 d256 causal bias=f32[b,h,q,k]",
-                           "f16 b1 h16 q4096 d256 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]"}) {
+                           "f16 b1 h16 q4096 d256 causal softcap=9 alibi bias=f32[b,h,q,k] mask=[b,h,q,k]",
+                           "e4m3 out=bf16 b2 h24 q4096 d64 scales=head",
+                           "e4m3 out=bf16 b2 h24 q4096 d64 causal scales=head pv=fp8",
+                           "e5m2 out=f32 b2 h24 q4096 d64 scales=head lse pv=fp8x2",
+                           "e4m3 out=bf16 b8 h16 q4096 d80 scales=head pv=fp8",
+                           "e4m3 out=bf16 b1 h16 q4096 d128 causal scales=head",
+                           "e4m3 out=bf16 b1 h16 q16384 d128 scales=head pv=fp8",
+                           "e4m3 out=bf16 b1 h16 q4096 d128 causal scales=head pv=fp8x2",
+                           "e4m3 out=bf16 b1 h16 q1024 d128 causal q_scales=token k_scales=token v_scales=channel",
+                           "e4m3 out=bf16 b1 h16 q4096 d128 scales=head softcap=9 alibi bias=f32[b,h,q,k] pv=fp8",
+                           "q=bf16 k=e4m3 v=e4m3 b1 h32:8 q512 k8192 d128 causal k_scales=head v_scales=head page=16",
+                           "q=bf16 k=e4m3 v=e5m2 b1 h32:8 q4096 d128 k_scales=block64 v_scales=channel",
+                           "e4m3 out=bf16 b4 h32:8 q512 k8192 d128 causal scales=head pv=fp8 page=16",
+                           "e4m3 out=bf16 b1 h16 q4096 d192 scales=head pv=fp8",
+                           "e4m3 out=bf16 b1 h16 q4096 d256 scales=head",
+                           "e4m3 out=bf16 b1 h16 q8192 d256 causal scales=head pv=fp8",
+                           "e4m3 out=bf16 b1 h16 q4096 d256 scales=head pv=fp8x2",
+                           "e4m3 out=bf16 b1 h16 q4096 d256 scales=head mask=[b,h,q,k] pv=fp8"}) {
     SCOPED_TRACE(line);
     const Step step = plan_by(attention_sm90, parse_problem(line), device).steps[0];
     const auto& config = step.config.as<Sm90Config>();
@@ -61,8 +78,9 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
     // C7508: setmaxnreg is ignored. C7512, C7514: wgmma is serialized, because there are too few registers, or because
     // other code uses its registers.
     for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);
-    const int qk = Sm90Layout(config).dim / 16, pv = config.block_n / 16;
-    EXPECT_EQ(counts.hgmma, 2 * (qk + pv));  // the products for the first and the last block are outside the loop
+    const int qk = Sm90Layout(config).dim * bytes_of(config.key_type()) / 32,
+              pv = config.p_terms > 0 ? config.p_terms * config.block_n / 32 : config.block_n / 16;
+    EXPECT_EQ(counts.hgmma + counts.qgmma, 2 * (qk + pv));  // the products for the first and the last block are outside the loop
   }
 }
 

@@ -162,10 +162,14 @@ TEST(Rooflines, UseTheInstructionsOfTheKernel) {
   ada.fp8_flops = 1200e12;
   const std::string fp8 = "e4m3 out=f16 b1 h8 q4096 k4096 d64 scales=head";
   const double product = 2.0 * 8 * 4096 * 4096 * 64 * 1e6;  // operations of one of the two products, times 1e6
-  const Roofline widened = bounds(fp8, hopper());           // on Hopper codes are converted to 16 bits
+  // On Hopper attention_sm80 converts codes to 16 bits.
+  const Roofline widened = bounds(fp8, hopper(), "h200", "family=attention_sm80");
   EXPECT_NEAR(us_of(widened.kernel, "mma.sync f16"), 2 * product / 600e12, 1e-6);
   EXPECT_NEAR(us_of(widened.card, "wgmma fp8"), product / 1800e12, 1e-6);
   EXPECT_NEAR(us_of(widened.card, "wgmma f16"), product / 900e12, 1e-6) << "P stays in 16 bits";
+  const Roofline own = bounds(fp8, hopper());
+  EXPECT_NEAR(us_of(own.kernel, "wgmma fp8"), product / 1800e12, 1e-6);
+  EXPECT_NEAR(us_of(own.kernel, "wgmma f16"), product / 900e12, 1e-6);
   const Roofline direct = bounds(fp8, ada, "l4", "fp8_qk=1");
   EXPECT_NEAR(us_of(direct.kernel, "mma.sync fp8"), product / 1200e12, 1e-6);
   EXPECT_NEAR(us_of(direct.kernel, "mma.sync f16"), product / 600e12, 1e-6);

@@ -155,7 +155,8 @@ Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
     best = {row.tiles, us};
     best.tiles.packed_heads = heads_per_tile;
   };
-  if (!p.invariant)
+  // The second term needs registers that only the first row of tiles has.
+  if (!p.invariant && Sm90Conversion(p).p_terms != 2)
     for (const Sm90TunedRow& row : rows.subspan(1)) consider(row, 1);
   // Only the first row has tiles for several heads. Otherwise, different lengths would need more than four kernels.
   const Sm90TunedRow& shared = rows_of(p, true)[0];

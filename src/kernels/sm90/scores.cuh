@@ -68,26 +68,38 @@ struct LogitScale {
   }
 };
 
+constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
+
 // Multiplies scores by the descales of their keys, if these differ within a head.
 template <const Sm90Config& cfg, int n_tiles>
 inline void scale_by_key(const AttentionParams& p, const RowTile<cfg>& tile, float (&s)[1][n_tiles][4], int key) {
   const index_t batch = tile.batch(), head_k = p.by_group.quotient(static_cast<unsigned>(tile.head()));
   const index_t first_k = p.cu_seqlens_k.present() ? clamped(p.cu_seqlens_k[batch], 0, p.total_k) : 0;
-  const int last = tile.band().seqlen_k - 1, lane = static_cast<int>(threadIdx.x % 32);
+  const int last = tile.band().seqlen_k - 1;
+  const auto descale_of = [&](int at) {
+    return *kv_descale(p, p.k_scale, batch, head_k, first_k, at < last ? at : last);
+  };
+  if constexpr (cfg.k_descale_block == 1) {
+    key += static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
-  for (int n = 0; n < n_tiles; ++n)
+    for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (cfg.k_descale_block > 1 && (n * 8 % cfg.k_descale_block != 0 || i > 0)) continue;
-      const int at = key + 8 * n + (cfg.k_descale_block == 1 ? lane % 4 * 2 + i : 0);
-      const float descale = *kv_descale(p, p.k_scale, batch, head_k, first_k, at < last ? at : last);
-      const int tiles = cfg.k_descale_block == 1 ? 1 : cfg.k_descale_block / 8;
+      for (int i = 0; i < 2; ++i) {
+        const float descale = descale_of(key + 8 * n + i);
+        s[0][n][i] *= descale, s[0][n][2 + i] *= descale;
+      }
+  } else {
+    // Blocks of keys and blocks of descales both begin at multiples of this number of keys.
+    constexpr int together = common_divisor(cfg.block_n, cfg.k_descale_block);
 #pragma unroll
-      for (int tile_n = n; tile_n < n + tiles && tile_n < n_tiles; ++tile_n)
+    for (int first = 0; first < cfg.block_n; first += together) {
+      const float descale = descale_of(key + first);
 #pragma unroll
-        for (int column = 0; column < 4; ++column)
-          if (cfg.k_descale_block > 1 || column % 2 == i) s[0][tile_n][column] *= descale;
+      for (int n = first / 8; n < (first + together) / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[0][n][i] *= descale;
     }
+  }
 }
 
 }  // namespace rapt

@@ -89,13 +89,13 @@ constexpr auto sm90_rows() {
       fp8(64, 64, tiles(3, 128, 2, 5, with_ping_pong), {2.3, 0.0104}),
       fp8(96, 96, tiles(3, 96, 2, 5, with_ping_pong), {2.5, 0.0115}),
       fp8(128, 128, tiles(2, 128, 2, 5, with_ping_pong), {2.0, 0.0092}),
-      fp8(128, 128, tiles(3, 96, 2, 6, with_ping_pong), {2.3, 0.0119}),
-      fp8(192, 192, tiles(2, 96, 1, 5, with_ping_pong), {2.5, 0.0115}),
-      fp8(256, 256, tiles(2, 96, 1, 5, with_ping_pong), {2.5, 0.0134}),
+      fp8(128, 128, tiles(3, 96, 2, 5, with_ping_pong), {2.3, 0.0119}),
+      fp8(192, 192, tiles(2, 96, 1, 4, with_ping_pong), {2.5, 0.0115}),
+      fp8(256, 256, tiles(2, 96, 1, 4, with_ping_pong), {2.5, 0.0134}),
       // Not measured.
       fp8_several(128, 128, tiles(2, 64, 2, 8, with_ping_pong), {2.0, 0.011}),
-      fp8_several(192, 192, tiles(2, 64, 1, 8, with_ping_pong), {2.5, 0.014}),
-      fp8_several(256, 256, tiles(2, 32, 1, 8, with_ping_pong), {2.5, 0.02}),
+      fp8_several(192, 192, tiles(2, 64, 1, 5, with_ping_pong), {2.5, 0.014}),
+      fp8_several(256, 256, tiles(2, 32, 1, 4, with_ping_pong), {2.5, 0.02}),
   };
 }
 }  // namespace detail
