@@ -49,6 +49,8 @@ set_target_properties(rapt_shared PROPERTIES OUTPUT_NAME rapt EXPORT_NAME rapt L
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/api/rapt.map")
 target_link_options(rapt_shared PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/api/rapt.map")
+# The names of internal functions are a tenth of the library. A release does not need them.
+target_link_options(rapt_shared PRIVATE $<$<CONFIG:Release>:LINKER:--discard-all>)
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # with clang, the program and not the library has the sanitizer's symbols
   target_link_options(rapt_shared PRIVATE LINKER:-z,defs)
 endif()
