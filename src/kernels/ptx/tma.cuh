@@ -60,7 +60,7 @@ inline void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int x,
 }
 
 // Copies a box of paged K or V, a tensor of five dimensions: channels, rows of a group of eight, columns, groups, and
-// places (page_map in attention_sm90.cpp). The box has all rows of its groups and all of its columns.
+// places (page_map in sm90/launch.cpp). The box has all rows of its groups and all of its columns.
 inline void copy_page(unsigned to, const TensorMap& map, unsigned barrier, int channel, int row_group, int place) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %3, %4, "

@@ -33,13 +33,13 @@ struct SeenKeys {
   }
 };
 
-// How much longer tiles take because of the operations on scores. Estimated, not measured.
 // Converted K and V are read and written once, before the tiles.
 double conversion_us(const Problem& p) {
   const double bytes = static_cast<double>(Sm90Conversion(p).bytes());
   return bytes == 0 ? 0 : 3.5 + bytes * 1.5 / 2e6;
 }
 
+// How much longer tiles take because of the operations on scores. Estimated, not measured.
 double time_factor(const Problem& p) {
   const int steps = p.softcap.has_value() + p.bias.present() + p.alibi + p.mask.present();
   return steps == 0 ? 1.0 : steps == 1 ? 1.3 : 1.6;
