@@ -235,6 +235,8 @@ PlannedFacts planned_facts(const Problem& problem, const Step& step, const Devic
   if (is_fp8(problem.q) || is_fp8(problem.k) || is_fp8(problem.v)) facts.fp8 = Fp8Use::widened;
   for (const ConfigField& field : step.config.type().fields)
     if (field.name.starts_with("fp8_") && field.number(step.config.data()) != 0) facts.fp8 = Fp8Use::instructions;
+  // attention_sm90 has no such fields: it multiplies q and k in FP8 whenever both are FP8.
+  if (step.family == &attention_sm90 && is_fp8(problem.q) && is_fp8(problem.k)) facts.fp8 = Fp8Use::instructions;
   const Ledger ledger = shipped_ledger();
   LedgerRow row;
   row.arch = device.arch, row.family = step.family->name, row.config = config;

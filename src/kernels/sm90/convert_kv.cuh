@@ -1,6 +1,6 @@
 // Converts K and V of a call to the types and the layout that wgmma needs, before attention_sm90 computes its tiles:
 // FP8 K to the 16-bit type of Q, FP8 V to f16, or FP8 V to a transposed copy. The converted tensors are in the
-// workspace (ConvertedKv). All CTAs of the kernel share the work. It is divided into units of 64 keys and 32 channels,
+// workspace (ConvertedKv). All CTAs of the kernel share the work. It is divided into units of 64 keys and 64 channels,
 // one for each warp. Device only.
 //
 // A CTA takes its units from a counter. So each unit is taken by a CTA that runs, and the wait for the other CTAs ends
