@@ -49,6 +49,8 @@ const std::vector<Case> cases = {
     {"e4m3 out=bf16 h2:1 d32 varlen=70:150,3:0,129:300 q_scales=block64 k_scales=token v_scales=head pv=fp8x2"},
     {"e4m3 b1 h2 q70 k300 d32 sinks q_scales=token k_scales=head v_scales=head smooth_k pv=fp8"},
     {"e4m3 b1 h2 q70 k300 d32 softcap=20 alibi bias=f32[1,h,q,k] scales=head pv=fp8"},
+    {"e4m3 out=bf16 h16:1 q8 k200 d64 scales=head", "packed_heads=16"},
+    {"e4m3 out=bf16 h6:1 q8 k200 d64 scales=head pv=fp8", "packed_heads=6 warpgroups=3 block_n=64"},
     {"q=e4m3 k=e4m3 v=f16 b2 h2:1 q70 k300 d64 causal q_scales=head k_scales=head"},
 };
 

@@ -49,8 +49,8 @@ constexpr ConfigField config_fields[] = {
     config_field<Sm90PlanConfig, &Sm90PlanConfig::q_row_descales>("q_row_descales"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::k_descale_block>("k_descale_block"),
     config_field<Sm90PlanConfig, &Sm90PlanConfig::v_channel_descales>("v_channel_descales"),
-    config_field<Sm90PlanConfig, &Sm90PlanConfig::promotion_interval, 0, 1024, 2048, 4096>("promotion_interval",
-                                                                                           ConfigRole::tunable),
+    config_field<Sm90PlanConfig, &Sm90PlanConfig::promotion_interval, 1024, 2048, 4096>("promotion_interval",
+                                                                                        ConfigRole::tunable),
 };
 constexpr ConfigType config_table = config_type<Sm90PlanConfig>("Sm90Config", config_fields);
 
@@ -133,9 +133,9 @@ bool accepts(const Problem& p, const Device& device, std::string* why) {
 }
 
 // Sums of FP8 products over more keys lose too many bits (docs/fp8.md).
+constexpr int longest_promotion = 4096;
 int promotion_interval(const Problem& p, const Sm90Config& c) {
-  constexpr int keys = 4096;
-  return c.p_terms > 0 && p.seqlen_k > keys ? keys / c.block_n * c.block_n : 0;
+  return c.p_terms > 0 && p.seqlen_k > longest_promotion ? longest_promotion / c.block_n * c.block_n : 0;
 }
 
 // Returns how many keys of a page TMA copies at once. A page and a block both consist of whole groups of this size.
@@ -221,6 +221,9 @@ void check_config(const ConfigChange& change) {
                " registers, but must take at most ", most, " with warpgroups = ", c.warpgroups);
   if (c.p_terms > 0 && c.block_n % 32 != 0)
     bad_config("block_n", c.block_n, "must be a multiple of 32 with pv=fp8 and pv=fp8x2");
+  if (chosen.promotion_interval > 0 && (c.promotion_interval == 0 || c.promotion_interval > longest_promotion))
+    bad_config("promotion_interval", c.promotion_interval, "must be from 1 to ", longest_promotion,
+               ", because the sequences can be longer");
   if (c.promotion_interval < 0 || c.promotion_interval % c.block_n != 0)
     bad_config("promotion_interval", c.promotion_interval, "must be a multiple of block_n");
   require_range("score_stages", c.score_stages, 1, 8);

@@ -71,6 +71,7 @@ struct Consumer {
         if (!all.empty()) skip_v(tile, all.begin, pass);
         break;
       }
+      if (accumulate) accumulate = !promotion.moves(o);
       const bool after_skipped = n_block + 1 < all.end;
       if (after_skipped) prepare_v(tile, n_block + 1, slot.next(), pass);
       typename Scores::Elements elements;

@@ -178,7 +178,9 @@ Sm90Choice choose_sm90_tiles(const Problem& p, const Device& device) {
 // measurements with 256 to 8192 keys.
 double estimated_sm80_us(const Problem& p, const Device& device) {
   const int64_t heads = p.batch * p.heads_q;
-  if (4 * heads * div_up(p.seqlen_q, 64) > 5 * device.sm_count) return std::numeric_limits<double>::infinity();
+  const bool converts = Sm90Conversion(p).bytes() > 0;  // by attention_sm90, which can take longer than its tiles
+  if (!converts && 4 * heads * div_up(p.seqlen_q, 64) > 5 * device.sm_count)
+    return std::numeric_limits<double>::infinity();
   const TypicalLengths lengths = TypicalLengths::of(p);
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
   const double key_us = dim <= 64    ? 0.0042

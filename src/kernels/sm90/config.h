@@ -21,7 +21,7 @@ struct Sm90Config : AttentionVariant {
   int score_stages = 2;          // with boxes: buffers in shared memory, each for the bias and mask of a block
   bool programmatic = true;      // the kernel can start before the previous kernel ends, and then waits for that end
 
-  // FP8 tensors. Descales of a whole tensor or head need no code of their own.
+  // FP8 tensors. Descales of a whole tensor or head need no field of their own.
   bool q_row_descales = false;      // q's descales differ by row: token, block64, block128
   int k_descale_block = 0;          // keys that share a descale of k (1, 64, 128); 0: all
   bool v_channel_descales = false;  // v's descales differ by channel

@@ -30,7 +30,8 @@ struct Epilogue {
     constexpr float unit = detail::float_of((127u - static_cast<unsigned>(RowSoftmax<cfg>::log2_weight)) << 23);
     float sum = quad_sum(softmax.row_sum[half]) * unit, share = unit;
     float top = RowSoftmax<cfg>::Rules::natural_logit(softmax.row_max[half], softmax.c.of(half));
-    if constexpr (cfg.key_mean) top += mean_logit(row);
+    if constexpr (cfg.key_mean)
+      if (top != minus_infinity) top += mean_logit(row);
     if (p.sinks != nullptr) {
       const float sink = p.sinks[tile.head_of(row) * p.sinks_head], higher = fmaxf(top, sink);
       const float base = higher == minus_infinity ? 0.0f : higher, moved = exp2_approx((top - base) * log2_e);

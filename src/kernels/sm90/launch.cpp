@@ -196,7 +196,9 @@ LaunchSpec sm90_launch_spec(const StepCall& call) {
     spec.add_map(offsetof(Sm90Params, bias), score_map(a.bias, c.bias, p, c, c.bias_row));
   if (c.boxes && c.mask) spec.add_map(offsetof(Sm90Params, mask), score_map(a.mask, DType::u8, p, c, c.mask_row));
   spec.programmatic = c.programmatic;
-  spec.grid_x = static_cast<unsigned>(std::min<int64_t>(items, c.blocks));
+  // CTAs without tiles also convert.
+  const int64_t converting = div_up(params.converted.units, c.threads() / 32);
+  spec.grid_x = static_cast<unsigned>(std::min<int64_t>(std::max(items, converting), c.blocks));
   return spec;
 }
 

@@ -47,7 +47,9 @@ struct ScoreRows {
 // NaN.
 template <const Sm90Config& cfg>
 struct LogitScale {
-  static constexpr bool by_row = cfg.q_row_descales && ScoreRows<cfg>::softmax_scales && !cfg.softcap;
+  // With packed heads, the two rows can belong to two heads, whose descales differ.
+  static constexpr bool of_two_heads = is_tensor_core_fp8(cfg.q) && 8 % cfg.packed_heads != 0,
+                        by_row = (cfg.q_row_descales || of_two_heads) && ScoreRows<cfg>::softmax_scales && !cfg.softcap;
   float factor[by_row ? 2 : 1];
 
   float of(int half) const { return factor[by_row ? half : 0]; }
