@@ -80,7 +80,8 @@ TEST(AttentionSm90Code, NoSpillsAndNoSerializedProducts) {
     for (const char* warning : {"C7508", "C7512", "C7514"}) EXPECT_EQ(image.log.find(warning), std::string::npos);
     const int qk = Sm90Layout(config).dim * bytes_of(config.key_type()) / 32,
               pv = config.p_terms > 0 ? config.p_terms * config.block_n / 32 : config.block_n / 16;
-    EXPECT_EQ(counts.hgmma + counts.qgmma, 2 * (qk + pv));  // the products for the first and the last block are outside the loop
+    EXPECT_EQ(counts.hgmma + counts.qgmma,
+              2 * (qk + pv));  // the products for the first and the last block are outside the loop
   }
 }
 

@@ -48,7 +48,7 @@ inline void multiply_shared(const HopperArgs& args) {
 #pragma unroll
   for (int k = 0; k < dim; k += 16)
     Wgmma<n>::template ss<dtype, dtype>(sums.d, a.advanced(k / 64 * 64 * 128 + k % 64 * 2).word(),
-                                 b.advanced(k / 64 * n * 128 + k % 64 * 2).word(), true);
+                                        b.advanced(k / 64 * n * 128 + k % 64 * 2).word(), true);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   pin(sums.d);

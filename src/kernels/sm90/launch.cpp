@@ -128,17 +128,19 @@ unsigned conversion_units(const Problem& p, int element_bytes, int64_t dim) {
 
 // The parts of the workspace: converted K, converted V, and sums.
 void add_workspace(Sm90Params& params, const Problem& p, const Workspace& workspace) {
-  std::byte* const scratch = static_cast<std::byte*>(workspace.scratch);
-  params.counters = static_cast<unsigned*>(workspace.counters);
+  const Sm90Conversion conversion(p);
   ConvertedKv& converted = params.converted;
-  converted.k = scratch, converted.v = scratch + Sm90Conversion(p).k_bytes();
-  converted.pitch = static_cast<int>(Sm90Conversion(p).pitch);
-  converted.units_k = conversion_units(p, Sm90Conversion(p).k_element, p.head_dim);
-  converted.units = converted.units_k + conversion_units(p, Sm90Conversion(p).v_element, p.head_dim_v);
+  converted.pitch = static_cast<int>(conversion.pitch);
+  converted.units_k = conversion_units(p, conversion.k_element, p.head_dim);
+  converted.units = converted.units_k + conversion_units(p, conversion.v_element, p.head_dim_v);
   converted.units_along = FastDivmod::by(static_cast<unsigned>(converted.pitch / ConvertedKv::unit_keys));
   converted.heads = FastDivmod::by(static_cast<unsigned>(p.heads_k));
-  converted.counters = params.counters + 2;
-  params.partial = reinterpret_cast<float*>(scratch + Sm90Conversion(p).bytes());
+  params.counters = static_cast<unsigned*>(workspace.counters);
+  if (params.counters != nullptr) converted.counters = params.counters + 2;
+  if (workspace.scratch == nullptr) return;
+  std::byte* const scratch = static_cast<std::byte*>(workspace.scratch);
+  converted.k = scratch, converted.v = scratch + conversion.k_bytes();
+  params.partial = reinterpret_cast<float*>(scratch + conversion.bytes());
 }
 
 // Adds the tensor maps of K and V.
