@@ -133,8 +133,10 @@ void add_workspace(Sm90Params& params, const Problem& p, const Workspace& worksp
   converted.pitch = static_cast<int>(conversion.pitch);
   converted.units_k = conversion_units(p, conversion.k_element, p.head_dim);
   converted.units = converted.units_k + conversion_units(p, conversion.v_element, p.head_dim_v);
-  converted.units_along = FastDivmod::by(static_cast<unsigned>(converted.pitch / ConvertedKv::unit_keys));
-  converted.heads = FastDivmod::by(static_cast<unsigned>(p.heads_k));
+  if (converted.units > 0) {
+    converted.units_along = FastDivmod::by(static_cast<unsigned>(converted.pitch / ConvertedKv::unit_keys));
+    converted.heads = FastDivmod::by(static_cast<unsigned>(p.heads_k));
+  }
   params.counters = static_cast<unsigned*>(workspace.counters);
   if (params.counters != nullptr) converted.counters = params.counters + 2;
   if (workspace.scratch == nullptr) return;
